@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean sizing soak crashes year day reconnect interop compatibility install
+.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean audit sizing soak crashes year day reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,8 +17,8 @@ dev: install ## run Kellet on this machine until Ctrl-C (ONLY=kubernetes: only a
 demo: install ## run the full scenario in two minutes: provision, ingest, update, roll back, prove
 	@exec node dev/demo/main.ts
 
-cluster: install ## run a Kubernetes cluster with real pods on this machine until Ctrl-C (root; changes its network)
-	@exec node dev/stack/node/main.ts
+cluster: install ## run a Kubernetes cluster with pods on this machine until Ctrl-C (ENGINE=kind|kubelet|kwok, IMAGES=files)
+	@exec node dev/stack/pods/main.ts $(if $(ENGINE),--engine $(ENGINE)) $(IMAGES)
 
 e2e-cluster: install ## install Kellet in such a cluster with Helm, upgrade it under load, kill pods, uninstall it
 	@exec mocha --exit e2e/cluster/*.test.ts
@@ -97,6 +97,9 @@ image: install ## build the container image without a container engine (ARCHITEC
 
 trial-images: install ## build images of PostgreSQL and NATS for trials where the official ones cannot be pulled
 	@exec node dev/trial/main.ts
+
+audit: install ## ask npm's database of advisories about the packages that are shipped (needs its network)
+	@exec node scripts/advisories/main.ts
 
 lint: install ## check formatting, lint rules, contract, generated code and types
 	@exec node scripts/gate.ts --only lint

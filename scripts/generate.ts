@@ -23,6 +23,7 @@ const steps: [string, string, string[]][] = [
   ['page of customers', 'docs', ['node', '../apiserver/src/gateway/testing/customers-page.ts']],
   ['page of scaling', 'docs', ['sh', '-c', 'node ../scripts/scaling/main.ts --page >scaling.md']],
   ['OpenAPI document', 'proto', ['node', '../apiserver/src/openapi/generate.ts']],
+  ['page of events', 'docs', ['node', '../apiserver/src/openapi/testing/events-page.ts']],
   ['types of the client', 'client', ['npm', 'run', '--silent', 'generate']],
   ['messages of devices', 'device', ['buf', 'generate']],
   ['types of the custom resources', 'crds', ['node', 'generate.ts']],

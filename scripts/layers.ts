@@ -82,7 +82,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['gateway/observability', 'gateway/rate-limit', 'gateway/transcoding'],
   ],
   'gateway/http': [
-    ...['platform/*', 'gateway/admission', 'gateway/memory', 'gateway/rate-limit', 'gateway/transcoding'],
+    ...['platform/*', 'gateway/admission', 'gateway/memory', 'gateway/observability', 'gateway/rate-limit'],
+    'gateway/transcoding',
   ],
   'gateway/pages': ['gateway/http'],
   'gateway/grpc': [
@@ -93,6 +94,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   diagnostics: ['platform', 'platform/observability', 'gateway/http'],
   openapi: [
     'platform',
+    'platform/events',
     'auth/access-tokens',
     'auth/credentials',
     'gateway',

@@ -2,7 +2,7 @@
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { expect } from 'chai';
-import { type Literal,literalsOf, sources } from './testing/literals.ts';
+import { type Literal, literalsOf, sources } from './testing/literals.ts';
 
 const root = path.dirname(import.meta.dirname);
 
@@ -48,13 +48,14 @@ const owners: Readonly<Record<string, readonly string[]>> = {
     ...['rule_actions', 'rule_last_points', 'rule_points', 'rule_reports', 'rule_revisions', 'rule_states', 'rules'],
   ],
   'telemetry/cold': ['cold_attempts', 'cold_dates', 'cold_files'],
-  'telemetry/read': ['telemetry_days', 'telemetry_latest', 'telemetry_usage'],
+  'telemetry/read': ['telemetry_days', 'telemetry_latest', 'telemetry_tenant_usage', 'telemetry_usage'],
   telemetry: ['telemetry_idempotency', 'telemetry_quotas', 'telemetry_tails'],
   'telemetry/write': [
     ...['device_chain', 'leaf_index', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
     ...['open_batch_leaves', 'open_batch_segments', 'telemetry_writers'],
   ],
   tenants: ['tenants'],
+  verifier: ['proven_leaves'],
   webhooks: ['webhook_deliveries', 'webhooks'],
 };
 
@@ -122,7 +123,7 @@ const stores: readonly string[] = [
   'device-registry/groups/query-group-store.ts',
   'device-registry/history/history-store.ts',
   'device-registry/import-export/import-store.ts',
-  'device-registry/liveness/liveness.ts',
+  'device-registry/liveness/signs-of-life.ts',
   'device-registry/liveness/silent-devices.ts',
   'fsck/check-artifacts.ts',
   'fsck/check-audit.ts',
@@ -151,7 +152,7 @@ const stores: readonly string[] = [
   'telemetry/ingest/update-results.ts',
   'telemetry/read/history.ts',
   'telemetry/read/point-lookup.ts',
-  'telemetry/read/snapshot-store.ts',
+  'telemetry/read/latest-rows.ts',
   'telemetry/read/hot-tails.ts',
   'telemetry/read/usage.ts',
   'telemetry/write/flush.ts',

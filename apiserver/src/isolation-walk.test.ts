@@ -21,7 +21,7 @@ import { allScopes } from './auth/roles/roles.ts';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
 import type { ClientMessage } from './dashboard-bff/client-message.ts';
 import { publicServices } from './gateway/services.ts';
-import { type Route,RouteTable } from './gateway/transcoding/routes.ts';
+import { type Route, RouteTable } from './gateway/transcoding/routes.ts';
 import { TestClient } from './mqtt/testing/test-mqtt.ts';
 import type { Action } from './mqtt/topics.ts';
 import { requestExamples } from './openapi/examples.ts';
@@ -30,9 +30,9 @@ import { sleep } from './platform/clock.ts';
 import { grpcService } from './platform/grpc/grpc-service.ts';
 import { newId } from './platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
-import { ofTenant, type TenantTable,tenantTables } from './tenant-data/tenant-tables.ts';
+import { ofTenant, type TenantTable, tenantTables } from './tenant-data/tenant-tables.ts';
 import { fillTenant } from './tenant-data/testing/test-rows.ts';
-import { type TestProcess,TestProcesses } from './testing/test-process.ts';
+import { type TestProcess, TestProcesses } from './testing/test-process.ts';
 
 const victim = 'victim';
 const stranger = 'stranger';
@@ -310,6 +310,8 @@ describe('every operation, as somebody else', function () {
       'telemetry_quotas',
       'telemetry_days',
       'telemetry_usage',
+      'telemetry_tenant_usage',
+      'proven_leaves',
       'anchor_usage',
       'device_commands',
     ],

@@ -1,5 +1,5 @@
-import { type IncomingMessage,request as httpRequest } from 'node:http';
-import { type AddressInfo,connect, createServer } from 'node:net';
+import { type IncomingMessage, request as httpRequest } from 'node:http';
+import { type AddressInfo, connect, createServer } from 'node:net';
 import { expect } from 'chai';
 import { Diagnostics } from './diagnostics/diagnostics.ts';
 import { Health } from './gateway/http/health.ts';
@@ -116,6 +116,9 @@ describe('diagnostics on the port for operations', function () {
     ['PUT', '/loglevel', `Bearer ${secret}`, 'debug', 400],
     ['PUT', '/loglevel', `Bearer ${secret}`, ' '.repeat(100_000), 400],
     ['PUT', '/loglevel', `Bearer ${secret}`, undefined, 400],
+    ['PUT', '/loglevel', `Bearer ${secret}`, '{"level":"info","levle":"debug"}', 400],
+    ['GET', '/loglevel?level=debug', `Bearer ${secret}`, undefined, 400],
+    ['POST', '/profile/cpu?second=1', `Bearer ${secret}`, undefined, 400],
     ['POST', '/loglevel', `Bearer ${secret}`, undefined, 404],
     ['GET', '/profile/heap', `Bearer ${secret}`, undefined, 404],
     ['POST', '/profile/cpu?seconds=0', `Bearer ${secret}`, undefined, 400],

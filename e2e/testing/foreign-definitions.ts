@@ -1,12 +1,10 @@
 // The custom resource definitions of other projects whose kinds the chart and the examples use, from their published Go modules.
-import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import { parseAllDocuments } from 'yaml';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
-
-const execute = promisify(execFile);
+import { certManagerVersion } from '../../dev/stack/programs/cert-manager.ts';
+import { moduleFiles } from '../../dev/stack/programs/go-build.ts';
 
 /** The version of Argo CD that is tested. */
 export const argocdModule = 'github.com/argoproj/argo-cd/v3@v3.2.11';
@@ -19,9 +17,12 @@ const sources: Readonly<Record<string, readonly string[]>> = {
   'sigs.k8s.io/gateway-api@v1.3.0': ['gateways', 'httproutes', 'grpcroutes'].map(
     (name) => `config/crd/standard/gateway.networking.k8s.io_${name}.yaml`,
   ),
-  'github.com/cert-manager/cert-manager@v1.18.2': ['certificates', 'issuers'].map(
-    (name) => `deploy/crds/crd-${name}.yaml`,
-  ),
+  [`github.com/cert-manager/cert-manager@${certManagerVersion}`]: [
+    'certificates',
+    'certificaterequests',
+    'issuers',
+    'clusterissuers',
+  ].map((name) => `deploy/crds/cert-manager.io_${name}.yaml`),
   'github.com/cloudnative-pg/cloudnative-pg@v1.27.0': ['clusters', 'poolers', 'scheduledbackups'].map(
     (name) => `config/crd/bases/postgresql.cnpg.io_${name}.yaml`,
   ),
@@ -34,20 +35,11 @@ interface Definition {
   metadata: { name: string; labels?: object };
 }
 
-/** Downloads a module, once for all checkouts of this user. Returns its folder. */
-export async function moduleFolder(module: string): Promise<string> {
-  const { stdout } = await execute('go', ['mod', 'download', '-json', module], {
-    cwd: '/',
-    env: { ...process.env, GOFLAGS: '-mod=mod', GOWORK: 'off' },
-  });
-  return (JSON.parse(stdout) as { Dir: string }).Dir;
-}
-
 /** Creates the definitions in a cluster, and waits until they are served. */
 export async function installForeignDefinitions(kubectl: Kubectl): Promise<void> {
   const names: string[] = [];
   for (const [module, files] of Object.entries(sources)) {
-    const folder = await moduleFolder(module);
+    const folder = await moduleFiles(module);
     for (const file of files) {
       const documents = parseAllDocuments(await readFile(join(folder, file), 'utf8'));
       for (const definition of documents.map((document) => document.toJS() as Definition | null)) {

@@ -1,19 +1,12 @@
 // Tests cold storage in the whole system: a command turns a device's points cold while the data plane runs, and responses of
 // REST do not change, including proof bundles.
-import { execFile } from 'node:child_process';
 import { readdir } from 'node:fs/promises';
-import { join } from 'node:path';
-import { pathToFileURL } from 'node:url';
-import { promisify } from 'node:util';
 import { expect } from 'chai';
 import { RestError } from '../../dev/clients/rest.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
-import { checkout } from '../../dev/stack/paths.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { coldFolder, runCold } from '../testing/cold-run.ts';
 import { admin, makeDevice } from '../testing/fixtures.ts';
-
-const coldFolder = join(checkout, '.kellet/test/cold');
 
 interface Point {
   timestamp: string;
@@ -22,26 +15,6 @@ interface Point {
 }
 
 describe('cold storage', () => {
-  const coldRun = async (): Promise<string> => {
-    const { databaseUrl, natsUrl } = stack().info;
-    const { stdout } = await promisify(execFile)(
-      process.execPath,
-      [join(checkout, 'apiserver/src/main.ts'), 'cold', 'run', '--all'],
-      {
-        env: {
-          PATH: process.env['PATH'],
-          KELLET_DATABASE_URL: databaseUrl,
-          KELLET_NATS_URL: natsUrl,
-          KELLET_CONTROL_SECRET: 'unused'.repeat(6),
-          KELLET_JWT_PRIVATE_KEY: 'unused',
-          KELLET_CALLBACK_HMAC_SECRET: 'unused',
-          KELLET_COLD_URL: pathToFileURL(coldFolder).href,
-        },
-      },
-    );
-    return stdout;
-  };
-
   it('turns points cold with a command, and REST responds as before', async () => {
     const rest = await admin();
     const device = await makeDevice(rest);
@@ -62,7 +35,7 @@ describe('cold storage', () => {
     const bundleBefore = await bundle();
     const latest = () => rest.get(`/api/v1/telemetry/${device.deviceId}/latest`);
     const latestBefore = await latest();
-    expect(await coldRun()).to.match(/^\d+ points turned cold/);
+    expect(await runCold()).to.match(/^\d+ points turned cold/);
     const files = await readdir(coldFolder, { recursive: true });
     expect(
       files.filter((name) => /^tenant_id=[a-z0-9-]+\/date=[-\d]+\/[-0-9a-f]+\.parquet$/.test(name)),

@@ -5,11 +5,21 @@ import pg from 'pg';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import type { Rollout } from '../testing/fixtures.ts';
-import { admin, kubectl, makeDevice, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
+import { runCold } from '../testing/cold-run.ts';
+import {
+  admin,
+  kubectl,
+  makeDevice,
+  makeFleet,
+  makePackage,
+  makeProfile,
+  type Rollout,
+  unique,
+} from '../testing/fixtures.ts';
 
 interface Point {
   timestamp: string;
+  data_hash: string;
   anchored?: boolean;
 }
 
@@ -63,19 +73,22 @@ describe('crashes', function () {
     await stack().waitReady('operator');
   });
 
-  it('of the data plane, the database and the broker during ingest lose no acknowledged point, and all are proven', async function () {
+  it('of the data plane, the database and the broker during ingest lose no acknowledged point, and all are proven, hot and cold', async function () {
     this.timeout(180_000 + ingestRounds * 60_000);
     const { profile_id } = await makeProfile(await admin());
     const { devices } = await makeFleet(await admin(), profile_id, 4);
     const stop = new AbortController();
     const sending = Promise.all(devices.map((device) => sendUntil(stop.signal, device)));
     for (let round = 0; round < ingestRounds; round++) {
+      // Fails when its database is killed.
+      const turning = runCold().catch(() => undefined);
       for (const name of ['apiserver', 'postgres', 'nats'] as const) {
         await new Promise((resolve) => setTimeout(resolve, 1000));
         await stack().kill(name);
         await stack().waitReady(name);
         await stack().waitReady('apiserver');
       }
+      await turning;
     }
     await new Promise((resolve) => setTimeout(resolve, 500));
     stop.abort();
@@ -102,6 +115,21 @@ describe('crashes', function () {
       timeoutMilliseconds: 120_000,
       intervalMilliseconds: 1000,
     });
+    expect(await runCold()).to.match(/points turned cold/);
+    const database = new pg.Client({ connectionString: stack().info.databaseUrl });
+    await database.connect();
+    const hot = await database
+      .query('SELECT FROM telemetry_points WHERE device_id = ANY($1)', [devices.map(({ deviceId }) => deviceId)])
+      .finally(() => database.end());
+    expect(hot.rowCount, 'hot points').to.equal(0);
+    expect(await missing(({ anchored }) => anchored === true), 'cold points missing or not proven').to.equal(0);
+    for (const device of devices) {
+      const { data_hash: hash } = (await historyOf(device)).at(-1)!;
+      const { bundle } = await (
+        await admin()
+      ).get<{ bundle?: object }>(`/api/v1/verify/hash/${hash}`, { include_bundle: true });
+      expect(bundle, 'the proof of a cold point').to.be.an('object');
+    }
   });
 
   for (const name of ['apiserver', 'operator'] as const) {

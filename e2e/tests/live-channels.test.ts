@@ -70,7 +70,9 @@ describe('the channels of /ws', function () {
 
     const names = ['started', 'paused', 'resumed', 'completed'];
     const typesOf = (of: Collected) =>
-      eventsOf(of).flatMap(({ type, subject }) => (subject === rollout_id ? [type.split('.')[3]] : []));
+      eventsOf(of).flatMap(({ type, subject }) =>
+        subject === rollout_id && type.startsWith('profile.') ? [type.split('.')[3]] : [],
+      );
     await until('the events', () => [first, second].every((of) => typesOf(of).includes('completed')));
     for (const side of [first, second]) {
       expect(typesOf(side)).to.deep.equal(names);

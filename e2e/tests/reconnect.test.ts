@@ -58,15 +58,17 @@ describe(`kill -9 of the data plane under ${fleetSize} connected devices`, funct
     const returns: number[] = [];
     try {
       await waitUntil(() => count > 5, { what: 'points', ...all });
-      const rest = await admin();
       const sampled = devices.slice(0, samples);
-      const sent = await Promise.all(
-        sampled.map(({ identity }) =>
-          rest.post<{ correlation_id: string }>(`/api/v1/devices/${identity.device_id}/rpc`, {
-            ...{ method: 'look', persistent: true },
-          }),
-        ),
-      );
+      // As a client does: a server that is busy may refuse a request, which is repeated with its key.
+      const send = ({ identity }: Device) =>
+        waitUntil(
+          async () =>
+            (await admin()).post<{ correlation_id: string }>(`/api/v1/devices/${identity.device_id}/rpc`, {
+              ...{ method: 'look', persistent: true, idempotency_key: identity.device_id },
+            }),
+          { what: 'a command', ...all },
+        );
+      const sent = await Promise.all(sampled.map(send));
       // While points and responses are on their way.
       await stack().kill('apiserver');
       await waitUntil(() => connected() === 0, { what: 'the end of all connections', ...all });
@@ -91,13 +93,24 @@ describe(`kill -9 of the data plane under ${fleetSize} connected devices`, funct
       await Promise.all(devices.map((device) => device.flush()));
       for (const { telemetry } of devices) expect(telemetry).to.deep.equal({ waiting: 0, dropped: 0 });
       for (const [index, { identity }] of sampled.entries()) {
-        const after = await admin();
         const path = `/api/v1/telemetry/${identity.device_id}`;
-        const points = await after.list<{ numeric_values: { count: number } }>(path, 'points', { page_size: 10_000 });
+        const points = await waitUntil(
+          async () =>
+            (await admin()).list<{ numeric_values: { count: number } }>(path, 'points', { page_size: 10_000 }),
+          { what: 'the points', ...all },
+        );
         expect(points.map((point) => point.numeric_values.count)).to.deep.equal(
           Array.from({ length: count }, (_, n) => n),
         );
-        const command = await after.get(`/api/v1/devices/rpc/${sent[index]!.correlation_id}`, { wait_seconds: 45 });
+        const command = await waitUntil(
+          async () => {
+            const found = await (
+              await admin()
+            ).get<{ status: string; response: unknown }>(`/api/v1/devices/rpc/${sent[index]!.correlation_id}`);
+            return found.status !== 'queued' && found.status !== 'sent' && found;
+          },
+          { what: 'a response', intervalMilliseconds: 1000, ...all },
+        );
         expect(command).to.deep.include({ status: 'successful', response: { done: true } });
       }
     } finally {

@@ -5,7 +5,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { sendJson } from '../gateway/http/gateway-routes.ts';
 import { continueRequest } from '../gateway/http/http-server.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
-import { type Logger,logLevels, setLogLevel } from '../platform/observability/logger.ts';
+import { type Logger, logLevels, setLogLevel } from '../platform/observability/logger.ts';
 import { Profiler } from './profiler.ts';
 
 /** Longest body of a request. */
@@ -46,6 +46,7 @@ export class Diagnostics {
     if (!timingSafeEqual(digest(token), this.secret)) {
       throw new KelletError('UNAUTHENTICATED', 'the control secret is required as a bearer token');
     }
+    refuseParameters(request.url!, path === '/profile/cpu' ? ['seconds'] : []);
     if (path === '/profile/cpu') await this.profileCpu(request, response);
     else if (path === '/profile/heap') await this.snapshotHeap(response);
     else {
@@ -87,10 +88,19 @@ function levelOf(body: string): (typeof logLevels)[number] {
   } catch {
     throw invalidArgument('the body must be JSON, such as {"level":"debug"}');
   }
-  const given = (parsed as { level?: unknown } | null)?.level;
+  if (parsed === null || typeof parsed !== 'object') throw invalidArgument('the body must be a JSON object');
+  const unknown = Object.keys(parsed).find((name) => name !== 'level');
+  if (unknown !== undefined) throw invalidArgument(`unknown field ${JSON.stringify(unknown)}`);
+  const given = (parsed as { level?: unknown }).level;
   const level = logLevels.find((one) => one === given);
   if (level === undefined) throw invalidArgument(`level must be one of ${logLevels.join(', ')}`);
   return level;
+}
+
+/** Throws INVALID_ARGUMENT if the query of a request has parameters other than those that are known. */
+function refuseParameters(url: string, known: readonly string[]): void {
+  const unknown = [...new URLSearchParams(url.split('?')[1]).keys()].find((name) => !known.includes(name));
+  if (unknown !== undefined) throw invalidArgument(`unknown query parameter ${JSON.stringify(unknown)}`);
 }
 
 /** Returns the seconds in the query of a request. Throws INVALID_ARGUMENT. */

@@ -7,7 +7,7 @@ import {
   applyTemplate,
   provisioningDispatcher,
 } from '../device-link/provisioning/testing/test-fixtures.ts';
-import { tenant, type TestDevice,TestLink } from '../device-link/testing/test-link.ts';
+import { tenant, type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { freePort } from '../platform/testing/server-process.ts';
 import { connectDevice, connectPacket, RawClient, TestClient } from './testing/test-mqtt.ts';
@@ -236,6 +236,15 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
       const claimed = { deviceId: response['device_id']!, key: response['api_key']! };
       expect(await (await connect({}, claimed)).publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
       expect(await provision(claim, { protocolVersion: 5 })).to.include({ device_id: claimed.deviceId, api_key: '' });
+    });
+
+    it('needs no password', async () => {
+      const claim = { provision_key: provisionKey, device_name: 'new', hardware_id: 'MQTT-3' };
+      const { device_id: deviceId } = await provision(claim, { password: '' });
+      expect(await provision(claim, { password: '', protocolVersion: 5 })).to.deep.equal({
+        device_id: deviceId,
+        api_key: '',
+      });
     });
 
     it('that is refused gets a response too', async () => {

@@ -1,12 +1,14 @@
 // Evaluates a CONNECT on its own: returns what the client requests, within the limits, or refuses it.
+import { createHash } from 'node:crypto';
 import type { IConnectPacket } from 'mqtt-packet';
 import type { Version } from './packets.ts';
-import { type Action,actionOf } from './topics.ts';
+import { type Action, actionOf } from './topics.ts';
 
 /** Limits that the server sets. */
 const connectLimits = {
   /** Maximum time that a session is kept without a connection, and that of MQTT 3.1.1 without clean session. */
   sessionSeconds: 86_400,
+  /** Longer client ids are allowed, but only their digest is kept, so that connections and sessions stay small. */
   clientIdCharacters: 256,
   willBytes: 64 * 1024,
 } as const;
@@ -30,6 +32,7 @@ export interface ConnectRequest {
   readonly username: string;
   /** Empty for a client that has proven to be a device. */
   readonly password: string;
+  /** Identifies the client among those of its device: the client id, or the digest of a long one. */
   readonly clientId: string;
   /** Whether an earlier session is discarded. */
   readonly isClean: boolean;
@@ -48,17 +51,18 @@ export interface ConnectRequest {
 
 /**
  * Returns what the client requests, or undefined if it is refused. A client that has proven in the TLS handshake to be a
- * device (`isProven`) needs no password, and then no user name either.
+ * device (`isProven`) needs no password, and then no user name either; one that claims an identity needs no password.
  */
 export function decideConnect(packet: IConnectPacket, isProven = false): ConnectRequest | undefined {
-  const { protocolVersion: version, protocolId, username = '', clientId, properties = {} } = packet;
+  const { protocolVersion: version, protocolId, username = '', properties = {} } = packet;
+  const clientId = shortClientId(packet.clientId);
   const password = packet.password?.toString('utf8') ?? '';
   if (protocolId !== 'MQTT' || (version !== 4 && version !== 5)) return undefined;
   // A bridge to another broker sets a bit that the parser takes off the version.
   if ((packet as { bridgeMode?: boolean }).bridgeMode === true) return undefined;
-  if (password === '' && (!isProven || username === claimUsername)) return undefined;
+  if (password === '' && username !== claimUsername && !isProven) return undefined;
   if (password !== '' && username === '') return undefined;
-  if (clientId.length > connectLimits.clientIdCharacters || clientId.includes('\0')) return undefined;
+  if (packet.clientId.includes('\0')) return undefined;
   const isClean = packet.clean === true;
   // Without a client id there is nothing by which a session could be found again (MQTT 3.1.1, 3.1.3.1).
   if (version === 4 && clientId === '' && !isClean) return undefined;
@@ -80,6 +84,11 @@ export function decideConnect(packet: IConnectPacket, isProven = false): Connect
     keepAliveSeconds: packet.keepalive ?? 0,
     will: will && { ...will, delaySeconds: Math.min(will.delaySeconds, expirySeconds) },
   };
+}
+
+function shortClientId(clientId: string): string {
+  if (clientId.length <= connectLimits.clientIdCharacters) return clientId;
+  return `sha256:${createHash('sha256').update(clientId).digest('hex')}`;
 }
 
 /** A will is a message that the device could publish itself. */

@@ -1,12 +1,11 @@
 // Devices on MQTT over real sockets: connecting, and telemetry.
-import { create,toBinary } from '@bufbuild/protobuf';
+import { create, toBinary } from '@bufbuild/protobuf';
 import { IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { type TestDevice,TestLink } from '../device-link/testing/test-link.ts';
+import { type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import type { TestProcess } from '../testing/test-process.ts';
-import type { TestClient } from './testing/test-mqtt.ts';
-import { connectDevice, connectPacket, RawClient } from './testing/test-mqtt.ts';
+import { connectDevice, connectPacket, RawClient, type TestClient } from './testing/test-mqtt.ts';
 
 interface History {
   points: { timestamp: string; numeric_values: Record<string, number> }[];
@@ -217,6 +216,17 @@ describe('MQTT: connections and telemetry', () => {
       expect(await fourth.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
     });
 
+    it('of no other device that calls itself by the same client id', async () => {
+      const stranger = await link.device();
+      const first = await connectDevice(link, device, { protocolVersion: 5, clientId: 'same' }).connected();
+      const second = await connectDevice(link, stranger, { protocolVersion: 5, clientId: 'same' }).connected();
+      for (const client of [first, second]) {
+        expect(await client.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
+        expect(client.client.connected).to.equal(true);
+        await client.end();
+      }
+    });
+
     it('within a second when the key is rotated or the device deleted', async () => {
       for (const [method, path, body] of [
         ['POST', '/credentials/rotate', {}],
@@ -272,6 +282,21 @@ describe('MQTT: connections and telemetry', () => {
     expect(clean.sessionPresent).to.equal(false);
     await clean.end();
     expect((await connect({ clientId: 'another', clean: false })).sessionPresent, 'after a clean one').to.equal(false);
+  });
+
+  it('continues the session of any client id that MQTT allows', async () => {
+    // 65,535 bytes, the most that the length of a string in MQTT can say.
+    const long = `${'é'.repeat(32_767)}a`;
+    for (const clientId of ['a'.repeat(257), long, `${long.slice(0, -1)}b`]) {
+      for (const isPresent of [false, true]) {
+        const client = await connect({ clientId, clean: false });
+        expect(client.sessionPresent, `${clientId.length} characters`).to.equal(isPresent);
+        await client.end();
+      }
+    }
+    const version5 = await connect({ protocolVersion: 5, clientId: long });
+    expect(await version5.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
+    await version5.end();
   });
 
   it('forgets a session when it has expired', async function () {

@@ -3123,7 +3123,1096 @@ export interface paths {
         trace?: never;
     };
 }
-export type webhooks = Record<string, never>;
+export interface webhooks {
+    "device.provisioned": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * device.provisioned
+         * @description A claim has created a device. A repeated claim publishes nothing. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /** @description Tenant of the device. */
+                            tenant_id: string;
+                            /**
+                             * Format: uuid
+                             * @description The new device.
+                             */
+                            device_id: string;
+                            /** @description Its name. */
+                            name: string;
+                            /** @description The hardware id that was claimed. */
+                            hardware_id: string;
+                            /**
+                             * Format: uuid
+                             * @description Its profile.
+                             */
+                            profile_id: string;
+                            /**
+                             * Format: uuid
+                             * @description The template whose key was used.
+                             */
+                            template_id: string;
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "device.status": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * device.status
+         * @description A device went online or offline. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /**
+                             * Format: uuid
+                             * @description The device.
+                             */
+                            device_id: string;
+                            /**
+                             * @description Its status now.
+                             * @enum {string}
+                             */
+                            status: "online" | "offline";
+                            /**
+                             * Format: date-time
+                             * @description Its last sign of life; absent if there has been none.
+                             */
+                            last_seen?: string;
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "device.attributes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * device.attributes
+         * @description Attributes of a device changed. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /**
+                             * Format: uuid
+                             * @description The device.
+                             */
+                            device_id: string;
+                            /**
+                             * @description Which of its attributes changed.
+                             * @enum {string}
+                             */
+                            scope: "client" | "server" | "shared";
+                            /** @description New values by name. */
+                            changed: {
+                                [key: string]: unknown;
+                            };
+                            /** @description Names of attributes that were removed. */
+                            removed: string[];
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "alarm.raised": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * alarm.raised
+         * @description An alarm was raised by a rule or through the API. A further match counts in the alarm and publishes nothing. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: components["schemas"]["Alarm"];
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "alarm.cleared": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * alarm.cleared
+         * @description An alarm was cleared by its rule or through the API. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: components["schemas"]["Alarm"];
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "profile.ota.rollout.started": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * profile.ota.rollout.started
+         * @description The rollout was created. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /**
+                             * Format: uuid
+                             * @description The rollout.
+                             */
+                            rollout_id: string;
+                            /** @description Its name. */
+                            name: string;
+                            /**
+                             * Format: uuid
+                             * @description The package that it delivers.
+                             */
+                            package_id: string;
+                            /**
+                             * Format: uuid
+                             * @description The profile whose devices it updates.
+                             */
+                            target_profile_id: string;
+                            /**
+                             * @description Its status after the event.
+                             * @enum {string}
+                             */
+                            status: "active" | "paused" | "rolling_back" | "completed";
+                            /**
+                             * @description How it ended; empty before.
+                             * @enum {string}
+                             */
+                            outcome: "" | "succeeded" | "rolled_back" | "cancelled";
+                            /** @description Devices that have been scheduled. */
+                            scheduled: number;
+                            /** @description Devices that have reported success. */
+                            succeeded: number;
+                            /** @description Devices that have reported failure. */
+                            failed: number;
+                            /** @description Devices that have not reported in time. */
+                            timed_out: number;
+                            /** @description The share of failures beyond which it is paused. */
+                            failure_threshold_percent: number;
+                            /** @description Why it is paused. */
+                            pause_reasons: ("operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required")[];
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "profile.ota.rollout.paused": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * profile.ota.rollout.paused
+         * @description The rollout pauses by itself, because too many devices failed or a signature is missing: an alert. A pause by an operator, the manifest or a step publishes nothing. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /**
+                             * Format: uuid
+                             * @description The rollout.
+                             */
+                            rollout_id: string;
+                            /** @description Its name. */
+                            name: string;
+                            /**
+                             * Format: uuid
+                             * @description The package that it delivers.
+                             */
+                            package_id: string;
+                            /**
+                             * Format: uuid
+                             * @description The profile whose devices it updates.
+                             */
+                            target_profile_id: string;
+                            /**
+                             * @description Its status after the event.
+                             * @enum {string}
+                             */
+                            status: "active" | "paused" | "rolling_back" | "completed";
+                            /**
+                             * @description How it ended; empty before.
+                             * @enum {string}
+                             */
+                            outcome: "" | "succeeded" | "rolled_back" | "cancelled";
+                            /** @description Devices that have been scheduled. */
+                            scheduled: number;
+                            /** @description Devices that have reported success. */
+                            succeeded: number;
+                            /** @description Devices that have reported failure. */
+                            failed: number;
+                            /** @description Devices that have not reported in time. */
+                            timed_out: number;
+                            /** @description The share of failures beyond which it is paused. */
+                            failure_threshold_percent: number;
+                            /** @description Why it is paused. */
+                            pause_reasons: ("operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required")[];
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "profile.ota.rollout.resumed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * profile.ota.rollout.resumed
+         * @description A paused rollout was resumed. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /**
+                             * Format: uuid
+                             * @description The rollout.
+                             */
+                            rollout_id: string;
+                            /** @description Its name. */
+                            name: string;
+                            /**
+                             * Format: uuid
+                             * @description The package that it delivers.
+                             */
+                            package_id: string;
+                            /**
+                             * Format: uuid
+                             * @description The profile whose devices it updates.
+                             */
+                            target_profile_id: string;
+                            /**
+                             * @description Its status after the event.
+                             * @enum {string}
+                             */
+                            status: "active" | "paused" | "rolling_back" | "completed";
+                            /**
+                             * @description How it ended; empty before.
+                             * @enum {string}
+                             */
+                            outcome: "" | "succeeded" | "rolled_back" | "cancelled";
+                            /** @description Devices that have been scheduled. */
+                            scheduled: number;
+                            /** @description Devices that have reported success. */
+                            succeeded: number;
+                            /** @description Devices that have reported failure. */
+                            failed: number;
+                            /** @description Devices that have not reported in time. */
+                            timed_out: number;
+                            /** @description The share of failures beyond which it is paused. */
+                            failure_threshold_percent: number;
+                            /** @description Why it is paused. */
+                            pause_reasons: ("operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required")[];
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "profile.ota.rollout.rolling_back": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * profile.ota.rollout.rolling_back
+         * @description Devices are sent the rollback package. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /**
+                             * Format: uuid
+                             * @description The rollout.
+                             */
+                            rollout_id: string;
+                            /** @description Its name. */
+                            name: string;
+                            /**
+                             * Format: uuid
+                             * @description The package that it delivers.
+                             */
+                            package_id: string;
+                            /**
+                             * Format: uuid
+                             * @description The profile whose devices it updates.
+                             */
+                            target_profile_id: string;
+                            /**
+                             * @description Its status after the event.
+                             * @enum {string}
+                             */
+                            status: "active" | "paused" | "rolling_back" | "completed";
+                            /**
+                             * @description How it ended; empty before.
+                             * @enum {string}
+                             */
+                            outcome: "" | "succeeded" | "rolled_back" | "cancelled";
+                            /** @description Devices that have been scheduled. */
+                            scheduled: number;
+                            /** @description Devices that have reported success. */
+                            succeeded: number;
+                            /** @description Devices that have reported failure. */
+                            failed: number;
+                            /** @description Devices that have not reported in time. */
+                            timed_out: number;
+                            /** @description The share of failures beyond which it is paused. */
+                            failure_threshold_percent: number;
+                            /** @description Why it is paused. */
+                            pause_reasons: ("operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required")[];
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "profile.ota.rollout.completed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * profile.ota.rollout.completed
+         * @description The rollout has ended; `outcome` says how. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /**
+                             * Format: uuid
+                             * @description The rollout.
+                             */
+                            rollout_id: string;
+                            /** @description Its name. */
+                            name: string;
+                            /**
+                             * Format: uuid
+                             * @description The package that it delivers.
+                             */
+                            package_id: string;
+                            /**
+                             * Format: uuid
+                             * @description The profile whose devices it updates.
+                             */
+                            target_profile_id: string;
+                            /**
+                             * @description Its status after the event.
+                             * @enum {string}
+                             */
+                            status: "active" | "paused" | "rolling_back" | "completed";
+                            /**
+                             * @description How it ended; empty before.
+                             * @enum {string}
+                             */
+                            outcome: "" | "succeeded" | "rolled_back" | "cancelled";
+                            /** @description Devices that have been scheduled. */
+                            scheduled: number;
+                            /** @description Devices that have reported success. */
+                            succeeded: number;
+                            /** @description Devices that have reported failure. */
+                            failed: number;
+                            /** @description Devices that have not reported in time. */
+                            timed_out: number;
+                            /** @description The share of failures beyond which it is paused. */
+                            failure_threshold_percent: number;
+                            /** @description Why it is paused. */
+                            pause_reasons: ("operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required")[];
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "device.rollout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * device.rollout
+         * @description Devices of the rollout have changed. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: {
+                            /**
+                             * Format: uuid
+                             * @description The rollout.
+                             */
+                            rollout_id: string;
+                            /** @description Its name. */
+                            name: string;
+                            /**
+                             * Format: uuid
+                             * @description The package that it delivers.
+                             */
+                            package_id: string;
+                            /**
+                             * Format: uuid
+                             * @description The profile whose devices it updates.
+                             */
+                            target_profile_id: string;
+                            /** @description The devices that have changed. */
+                            devices: {
+                                /**
+                                 * Format: uuid
+                                 * @description The device.
+                                 */
+                                device_id: string;
+                                /**
+                                 * @description What became of it: `sent` with each attempt, `downloading` once.
+                                 * @enum {string}
+                                 */
+                                state: "sent" | "downloading" | "successful" | "failure" | "timed_out" | "skipped" | "rolled_back";
+                                /** @description Whether this is about the rollback package. */
+                                rolling_back: boolean;
+                                /** @description How often the command of this package was handed out as a new attempt. */
+                                attempts: number;
+                                /** @description Version of the package that the device is to run. */
+                                version: string;
+                                /** @description What the device last reported in this rollout; empty before. */
+                                firmware_version: string;
+                                /** @description Why it failed, at most 256 characters; the list of devices has all of it. */
+                                error: string;
+                            }[];
+                        };
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "audit.event": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * audit.event
+         * @description An action was recorded in the audit log. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/cloudevents+json": {
+                        /** @constant */
+                        specversion: "1.0";
+                        /** @description The same if an event is sent again. */
+                        id: string;
+                        /** @constant */
+                        source: "/kellet";
+                        /** @description The subject on the broker. */
+                        type: string;
+                        /** @description The resource that the event is about. */
+                        subject: string;
+                        /**
+                         * Format: date-time
+                         * @description When it happened.
+                         */
+                        time: string;
+                        /** @constant */
+                        datacontenttype: "application/json";
+                        /** @description The tenant. */
+                        tenantid: string;
+                        /** @description W3C Trace Context of the call that caused it, if there was one. */
+                        traceparent?: string;
+                        /** @description Further state of that trace. */
+                        tracestate?: string;
+                        data: components["schemas"]["AuditEvent"];
+                    };
+                };
+            };
+            responses: {
+                /** @description The event was accepted. After any other response it is sent again. */
+                "2XX": {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
 export interface components {
     schemas: {
         /**
@@ -4091,7 +5180,7 @@ export interface components {
             enabled?: boolean;
         };
         CreateSsoProviderRequest: {
-            /** @description Name of the provider in the sign-in route: a DNS label. */
+            /** @description Name of the provider in the sign-in route: a DNS label. By default it is made of the issuer's host, as in accounts-example-com. */
             provider?: string;
             /** @description Issuer URL, from which its configuration is discovered. */
             issuer?: string;

@@ -9,10 +9,10 @@ import { findFreePorts } from '../../../dev/stack/ports/free-ports.ts';
 import { httpStatus } from '../../../dev/stack/processes/probe.ts';
 import { createSupervisor, type Supervisor } from '../../../dev/stack/processes/supervisor.ts';
 import { argocdProgram, helmProgram, kubectlProgram } from '../../../dev/stack/programs/binaries.ts';
-import type { Report } from '../../../dev/stack/programs/go-build.ts';
+import { moduleFiles, type Report } from '../../../dev/stack/programs/go-build.ts';
 import { redisServerProgram } from '../../../dev/stack/programs/redis-server.ts';
 import { waitUntil } from '../../../dev/stack/wait.ts';
-import { argocdModule, installForeignDefinitions, moduleFolder } from '../../testing/foreign-definitions.ts';
+import { argocdModule, installForeignDefinitions } from '../../testing/foreign-definitions.ts';
 
 const namespace = 'argocd';
 
@@ -195,7 +195,7 @@ export class ArgoCd {
 /** Applies Argo CD's default settings and those of docs/gitops.md. */
 async function applySettings(kubectl: Kubectl): Promise<void> {
   await kubectl.apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name: namespace } });
-  const folder = join(await moduleFolder(argocdModule), 'manifests/base/config');
+  const folder = join(await moduleFiles(argocdModule), 'manifests/base/config');
   const files = ['cm', 'cmd-params-cm', 'gpg-keys-cm', 'rbac-cm', 'secret', 'ssh-known-hosts-cm', 'tls-certs-cm'];
   for (const file of files) await kubectl.run(['apply', '--filename', join(folder, `argocd-${file}.yaml`)]);
   const key = { stringData: { 'server.secretkey': randomBytes(24).toString('hex') } };

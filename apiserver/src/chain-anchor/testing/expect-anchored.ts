@@ -38,18 +38,27 @@ export async function expectAnchored(anchoring: Anchoring, batches: readonly Tes
     await new Promise((resolve) => setTimeout(resolve, 100));
     return statuses.every((status) => status === 'confirmed');
   }, 150_000);
-  // Other transactions may be changing state.
-  await eventually(async () => (await checkAnchoring(platform.database)).length === 0).catch(() => undefined);
+  // Other transactions may be changing state, and a reorganisation may only be noticed with the next block.
+  const settled = async () => {
+    await devchain.control('mine', { count: 1 });
+    return (await checkAnchoring(platform.database)).length === 0;
+  };
+  await eventually(settled).catch(() => undefined);
   expect(await checkAnchoring(platform.database)).to.deep.equal([]);
   const { height } = (await devchain.state()) as { height: number };
   const pins = pinsOfHeaders(await fetchHeaders(devchain.url, 90, height - 89), 'headers');
   for (const batch of batches) {
     expect(await minedAttempts(anchoring, batch.batchId), 'attempts on the chain').to.have.length(1);
-    const response = await registry.unary(
-      VerifierService.method.verifyHash,
-      create(VerifyHashRequestSchema, { dataHashHex: toHex(batch.leaves[0]!), includeBundle: true }),
-      asAdmin(batch.points[0]!.tenantId),
-    );
+    const request = create(VerifyHashRequestSchema, { dataHashHex: toHex(batch.leaves[0]!), includeBundle: true });
+    const verify = () => registry.unary(VerifierService.method.verifyHash, request, asAdmin(batch.points[0]!.tenantId));
+    // UNAVAILABLE while headers are being replaced.
+    await eventually(async () =>
+      verify().then(
+        () => true,
+        () => false,
+      ),
+    ).catch(() => undefined);
+    const response = await verify();
     const document = toJson(VerifyHashResponseSchema, response, { alwaysEmitImplicit: true, useProtoFieldName: true });
     const verdict = verifyBundle(document, { pins });
     expect(verdict.verdict, verdict.reason).to.equal('proven');

@@ -1977,7 +1977,8 @@ export const SsoProviderSchema: GenMessage<SsoProvider> = /*@__PURE__*/
  */
 export type CreateSsoProviderRequest = Message<"kellet.v1.CreateSsoProviderRequest"> & {
   /**
-   * Name of the provider in the sign-in route: a DNS label.
+   * Name of the provider in the sign-in route: a DNS label. By default it is made of the issuer's host, as in
+   * accounts-example-com.
    *
    * @generated from field: string provider = 1;
    */
@@ -2284,8 +2285,8 @@ export type BackchannelLogoutRequest = Message<"kellet.v1.BackchannelLogoutReque
   tenantId: string;
 
   /**
-   * A form (application/x-www-form-urlencoded) with logout_token, a JWT that the provider has signed. It must name the
-   * person (sub); with a session (sid), only sessions that began in that one are ended.
+   * A form (application/x-www-form-urlencoded) with logout_token, a JWT that the provider has signed. It names the
+   * person (sub), the session at the provider (sid), or both: with a session, only sessions that began in that one are ended.
    *
    * @generated from field: google.api.HttpBody form = 3;
    */
