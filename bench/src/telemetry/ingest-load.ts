@@ -1,4 +1,4 @@
-// The load of the ingest benchmarks: requests of 100 points over 16 connections, and a check that all of them are stored.
+// The load of the ingest benchmarks: requests of 100 points over 32 connections, and a check that all of them are stored.
 import { cpuMicroseconds } from '../cpu-time.ts';
 import type { Environment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
@@ -48,7 +48,7 @@ export class IngestLoad {
         ...rest,
         requests: bodies.map((body) => postRequest('/api/v1/telemetry', { 'X-API-Key': apiKey }, body)),
         expected: `"accepted":${pointsPerRequest}`,
-        connections: 16,
+        connections: 32,
         seconds: secondsPerRound,
         ...(pointsPerSecond !== undefined && { perSecond: pointsPerSecond / pointsPerRequest }),
       },
