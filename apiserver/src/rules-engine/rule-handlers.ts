@@ -8,6 +8,7 @@ import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { idField, updatedFields } from '../platform/requests/fields.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
+import { isLimited, type VisibleDevices, visibilityOf } from '../platform/visibility.ts';
 import type { DeviceFacts } from '../policies/inheritance.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
@@ -32,6 +33,7 @@ export interface RuleParts {
   readonly paging: Paging;
   readonly profiles: TransactionalProfileReader;
   readonly devices: { lookup(tenantId: string, ids: readonly string[]): Promise<ReadonlyMap<string, DeviceFacts>> };
+  readonly visibleDevices: VisibleDevices;
   readonly guard: OutboundGuard;
   readonly secrets: WebhookSecrets;
 }
@@ -43,7 +45,7 @@ const updatable = [
 
 /** The handlers. */
 export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesService> {
-  const { database, paging, profiles, devices, guard, secrets } = parts;
+  const { database, paging, profiles, devices, visibleDevices, guard, secrets } = parts;
 
   const checkReferences = async (tx: Transaction, tenantId: string, rule: RuleDefinition): Promise<void> => {
     // Locked, so that neither is deleted before the rule is there.
@@ -52,6 +54,18 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
     if (!profile) throw notFound('profile_id');
     const groups = rule.device_group_id === null ? [] : [rule.device_group_id];
     if ((await unknownGroups(tx, tenantId, groups)).length > 0) throw notFound('device_group_id');
+  };
+
+  /** Returns the device. An expression reveals its name and tags, so the caller must be allowed to read it. */
+  const readableDevice = async (deviceId: string, { tenantId, caller }: CallContext): Promise<DeviceFacts> => {
+    const visibility = visibilityOf(caller, 'devices:read');
+    if (!caller.scopes.has('devices:read') && visibility.deviceGroupIds === null) {
+      throw permissionDenied('point.device_id: the scope devices:read is required');
+    }
+    const isVisible = !isLimited(visibility) || (await visibleDevices(tenantId, [deviceId], visibility)).has(deviceId);
+    const device = isVisible ? (await devices.lookup(tenantId, [deviceId])).get(deviceId) : undefined;
+    if (!device) throw notFound('point.device_id');
+    return device;
   };
 
   const setEnabled = (ruleId: string, enabled: boolean, context: CallContext) =>
@@ -130,14 +144,13 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
       return 'errors' in compiled ? { valid: false, errors: compiled.errors } : { valid: true };
     },
 
-    testRule: async (request, { tenantId }) => {
+    testRule: async (request, context) => {
       checkExpression('expression', request.expression);
       if (!request.point) throw invalidArgument('point is required');
       const point = givenPoint('point', request.point);
       const previous = request.previous && givenPoint('previous', request.previous);
       const { deviceId } = request.point;
-      const device = deviceId === '' ? undefined : (await devices.lookup(tenantId, [deviceId])).get(deviceId);
-      if (deviceId !== '' && !device) throw notFound('point.device_id');
+      const device = deviceId === '' ? undefined : await readableDevice(deviceId, context);
       const compiled = compile(request.expression);
       if ('errors' in compiled) throw invalidArgument('expression is invalid');
       const outcome = compiled.evaluate(bind(device, point, previous));

@@ -233,6 +233,30 @@ describe('rules', () => {
       expect(await refusalOf(attempt('true', { point: undefined }))).to.match(/^INVALID_ARGUMENT point is required/);
       expect(await rules.alarms({ deviceId: device })).to.deep.equal([]);
     });
+
+    it('are tried only on devices that the caller may read', async () => {
+      const { groupId } = await rules.devices(registry.createDeviceGroup, { name: 'roofs' });
+      const inGroup = await rules.makeDevice({ name: 'in the group', groupIds: [groupId] });
+      const attempt = (deviceId: string, scopes: string[], groups: string[] = []) =>
+        rules.rules(
+          method.testRule,
+          {
+            expression: 'device.name.startsWith("in the")',
+            point: { deviceId, timestamp: '2026-01-01T00:00:10Z', numericValues: { t: 5 } },
+          },
+          'acme',
+          scopes,
+          groups.map((id) => ({ scopes: ['devices:read'], deviceGroupIds: [id] })),
+        );
+      expect(await attempt(inGroup, ['rules:read', 'devices:read'])).to.include({ matched: true });
+      expect(await refusalOf(attempt(inGroup, ['rules:read']))).to.match(
+        /^PERMISSION_DENIED point\.device_id: the scope devices:read/,
+      );
+      expect(await attempt(inGroup, ['rules:read'], [groupId])).to.include({ matched: true });
+      expect(await refusalOf(attempt(device, ['rules:read'], [groupId]))).to.match(/^NOT_FOUND point\.device_id/);
+      expect(await refusalOf(attempt(newId(), ['rules:read'], [groupId]))).to.match(/^NOT_FOUND point\.device_id/);
+      expect(await attempt('', ['rules:read'])).to.include({ matched: false, error: '' });
+    });
   });
 
   describe('their evaluation', () => {

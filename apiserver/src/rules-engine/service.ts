@@ -2,6 +2,7 @@
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { DeviceDirectory } from '../device-registry/devices/directory.ts';
+import { visibleDevices } from '../device-registry/devices/visible-devices.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
@@ -23,7 +24,13 @@ export function createRulesEngine(
   const engine = new RuleEngine({ ...platform, devices, queued: () => worker.wake() });
   return {
     register: (registry) =>
-      registry.register(RulesService, ruleHandlers({ database, paging, profiles, devices, guard, secrets })),
+      registry.register(
+        RulesService,
+        ruleHandlers({
+          ...{ database, paging, profiles, devices, guard, secrets },
+          visibleDevices: visibleDevices(database, devices),
+        }),
+      ),
     start: async () => {
       engine.start();
       worker.start();

@@ -14,7 +14,7 @@ import { createDeviceRegistry, type DeviceRegistryModule } from '../../device-re
 import type { Database } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
-import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { internalContext, type LimitedGrant, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createRulesEngine } from '../service.ts';
 
@@ -107,8 +107,9 @@ export class TestRules {
     request: MessageInitShape<M['input']>,
     tenantId: string,
     scopes: string[],
+    limitedGrants: readonly LimitedGrant[] = [],
   ) {
-    const context = internalContext({ ...publicCaller, tenantId, scopes: new Set(scopes) });
+    const context = internalContext({ ...publicCaller, tenantId, scopes: new Set(scopes), limitedGrants });
     return this.registry.unary(of, create(of.input, request) as MessageShape<M['input']>, context);
   }
 
@@ -117,9 +118,10 @@ export class TestRules {
     of: M,
     request: MessageInitShape<M['input']>,
     tenantId = 'acme',
-    scopes: string[] = ['rpc:write'],
+    scopes: string[] = ['rpc:write', 'devices:read'],
+    limitedGrants: readonly LimitedGrant[] = [],
   ) {
-    return this.invoke(of, request, tenantId, scopes);
+    return this.invoke(of, request, tenantId, scopes, limitedGrants);
   }
 
   /** Calls DeviceRegistryService. */
