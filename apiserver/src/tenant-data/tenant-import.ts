@@ -4,6 +4,7 @@ import type { Database, Transaction } from '../platform/database/database.ts';
 import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { newId } from '../platform/ids.ts';
 import type { ObjectStore } from '../platform/object-store/object-store.ts';
+import { fileBytes } from '../telemetry/cold/file-layout.ts';
 import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from '../telemetry/write/writer-closing.ts';
 import { deletionOf, notifyTenantChanged } from '../tenants/tenant-store.ts';
 import { resealer, secretsKey } from './reseal.ts';
@@ -25,6 +26,9 @@ const foreignKeyViolation = '23503';
 
 /** Maximum number of rows in a segment, as for writers. */
 const segmentRows = 1_000_000;
+
+/** Limit on a cold file, which is in memory until it is complete: a file ends at `fileBytes`, and its last rows and index follow. */
+const mostFileBytes = 2 * fileBytes;
 
 /** What an import writes to. */
 export interface ImportParts {
@@ -69,7 +73,8 @@ class Import {
   private rows = 0;
   private rowsOfTable = 0;
   private segment = { table: '', rows: segmentRows };
-  private pieces: Buffer[] = [];
+  /** The cold file whose pieces are being read. */
+  private file: { readonly name: string; readonly pieces: Buffer[]; bytes: number } | undefined;
 
   constructor(parts: ImportParts, tx: Transaction, tenantId: string) {
     this.parts = parts;
@@ -91,7 +96,7 @@ class Import {
       else if ('end' in line) expected = line.rows;
     }
     await this.endTable();
-    if (expected !== this.rows) throw new TransferError('the file is cut off');
+    if (expected !== this.rows || this.file) throw new TransferError('the file is cut off');
     await closeWriter(tx, this.writerId);
     await notifyTenantChanged(tx, this.tenantId);
     return this.rows;
@@ -230,10 +235,15 @@ class Import {
     if (!coldStore) throw new TransferError('the tenant has points in cold storage: set KELLET_COLD_URL');
     const isName = new RegExp(`^tenant_id=${this.tenantId}/date=\\d{4}-\\d\\d-\\d\\d/[-0-9a-f]{36}\\.parquet$`);
     if (!isName.test(file)) throw new TransferError('the name of a cold file is damaged');
-    this.pieces.push(Buffer.from(data, 'base64'));
+    this.file ??= { name: file, pieces: [], bytes: 0 };
+    const piece = Buffer.from(data, 'base64');
+    this.file.pieces.push(piece);
+    this.file.bytes += piece.length;
+    if (this.file.name !== file) throw new TransferError(`the cold file ${this.file.name} is cut off`);
+    if (this.file.bytes > mostFileBytes) throw new TransferError(`the cold file ${file} is larger than any`);
     if (!last) return;
-    await coldStore.put(file, Buffer.concat(this.pieces));
-    this.pieces = [];
+    await coldStore.put(file, Buffer.concat(this.file.pieces));
+    this.file = undefined;
   }
 
   /** Returns the types of a table's columns. */

@@ -32,7 +32,14 @@ import { importTenant } from './tenant-import.ts';
 import { ofTenant, tenantTables } from './tenant-tables.ts';
 import { fillTenant } from './testing/test-rows.ts';
 import { readLines, writeLines } from './transfer-file.ts';
-import { exportedColumns, exportedTables, type Line, notExported, pointsTable } from './transfer-format.ts';
+import {
+  exportedColumns,
+  exportedTables,
+  type FileLine,
+  type Line,
+  notExported,
+  pointsTable,
+} from './transfer-format.ts';
 
 const here = 'here-secret'.repeat(4);
 const there = 'there-secret'.repeat(4);
@@ -455,6 +462,47 @@ describe('an exported tenant', function () {
       if (owner !== 'tenant_id') continue;
       expect(await query(target, `SELECT FROM ${name} WHERE tenant_id = 'refused'`), name).to.deep.equal([]);
     }
+  });
+
+  it('is refused with a cold file that is cut off or larger than any, before that fills the memory', async () => {
+    const copy = path.join(folder, 'files.kellet');
+    await fillTenant(source.database, 'cut');
+    await query(source, `DELETE FROM cold_files WHERE tenant_id = 'cut'`);
+    await exportTo('cut', copy);
+    const nameOfFile = () => `tenant_id=cut/date=2026-01-01/${newId()}.parquet`;
+    let sent = 0;
+    async function* withFiles(pieces: () => Iterable<FileLine>): AsyncGenerator<Line> {
+      for await (const line of readLines(copy)) {
+        if ('end' in line) yield* pieces();
+        yield line;
+      }
+    }
+    const attempt = (pieces: () => Iterable<FileLine>) =>
+      refusal(
+        importTenant(
+          {
+            ...{ database: target.database, coldStore: store('cold-there'), controlSecret: here },
+            sourceControlSecret: undefined,
+          },
+          'cut',
+          withFiles(pieces),
+        ),
+      );
+    const data = Buffer.alloc(1024 * 1024).toString('base64');
+    expect(
+      await attempt(function* () {
+        yield { file: nameOfFile(), data, last: false };
+        yield { file: nameOfFile(), data, last: true };
+      }),
+    ).to.match(/^the cold file tenant_id=cut\/.* is cut off$/);
+    expect(await attempt(() => [{ file: nameOfFile(), data, last: false }])).to.equal('the file is cut off');
+    expect(
+      await attempt(function* () {
+        for (const file = nameOfFile(); sent < 1000; sent++) yield { file, data, last: false };
+      }),
+    ).to.match(/is larger than any$/);
+    expect(sent).to.be.lessThan(110);
+    expect(await query(target, `SELECT FROM tenants WHERE tenant_id = 'cut'`)).to.deep.equal([]);
   });
 
   it('waits while another process turns points cold', async () => {
