@@ -1,6 +1,7 @@
 // For tests: a row of a tenant in every table with data of tenants, made from the catalogue of the database.
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { nilId } from '../../platform/ids.ts';
 import { type TenantTable, tenantTables } from '../tenant-tables.ts';
 
 interface Column {
@@ -13,6 +14,8 @@ interface Column {
 const special: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   anchor_batches: { status: `'confirmed'` },
   artifact_remains: { store: `'file:///nowhere'` },
+  // Of devices that no test makes: there is no such file.
+  cold_files: { least_device: `'${nilId}'`, greatest_device: `'${nilId}'` },
   entity_views: { device_id: '(SELECT device_id FROM devices WHERE tenant_id = $1 LIMIT 1)' },
 };
 
