@@ -1,6 +1,6 @@
 // How long a tenant's batches stay open: what its settings and its quota of transactions make of the installation's setting.
 
-/** The longest a tenant can choose. What was written since the oldest open batch was opened does not turn cold. */
+/** The longest a tenant can choose. */
 export const maximumBatchSeconds = 3600;
 
 /** Returns the seconds after which any tenant's batch is sealed, if its process runs. */

@@ -41,6 +41,7 @@ import { readBuckets, readPoints } from './read/history.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
+import { recordedLeaves } from './write/open-batch-leaves.ts';
 import { expireNextSegment } from './write/segments.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
@@ -543,18 +544,29 @@ describe('cold storage', function () {
     }
   });
 
-  it('waits until batches are sealed and what follows from the points is written', async () => {
+  it('keeps the leaves of open batches whose points turn cold, and waits until what follows from points is written', async () => {
     await sendDays();
-    // Sealed by the rows, with batches still open.
-    await test.database.system((tx) =>
-      tx.query(
-        `UPDATE anchor_batches SET status = 'open' WHERE batch_id = (SELECT batch_id FROM anchor_batches LIMIT 1)`,
+    await complete();
+    const before = await wholeHistory();
+    // A batch that is still open has no leaves; the times say that it was opened later, by a clock that was set back.
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ batch_id: string; leaves: Buffer }>(
+        `UPDATE anchor_batches AS b SET status = 'open', created_at = now() + interval '2 hours' FROM
+           (SELECT batch_id, leaves FROM anchor_batches WHERE count > 10 LIMIT 1) AS was
+         WHERE b.batch_id = was.batch_id RETURNING b.batch_id, was.leaves`,
       ),
     );
-    await complete();
+    const setTail = (since: string) =>
+      test.database.system((tx) => tx.query(`UPDATE telemetry_tails SET since = ${since}`));
+    await setTail('0');
     await work(workParts());
     expect(await numberOf('telemetry_points')).to.equal(668);
-    expect(await numberOf(`telemetry_segments WHERE state = 'cold'`)).to.equal(0);
+    await setTail('extract(epoch FROM now())::int8 * 1000 + 3600000');
+    await work(workParts());
+    expect(await numberOf('telemetry_points')).to.equal(0);
+    expect(await wholeHistory()).to.deep.equal(before);
+    const recorded = await test.database.system((tx) => recordedLeaves(tx, rows[0]!.batch_id));
+    expect(Buffer.concat(recorded.map(({ hash }) => hash)).equals(rows[0]!.leaves)).to.equal(true);
   });
 
   it('ends a page that takes too long, and refuses a range if nothing is found in time', async () => {

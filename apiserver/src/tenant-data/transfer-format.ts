@@ -48,7 +48,6 @@ export const notExported: Readonly<Record<string, string>> = {
   artifact_parts: 'exported as artifact_chunks, wherever the bytes are',
   artifact_remains: 'what this installation has yet to remove from its stores',
   login_failures: 'delays of sign-ins at this installation, also of other tenants',
-  open_batch_leaves: 'recorded again from the points, in the segments that they get',
   rate_windows: 'requests of the current minute',
   resource_intents: 'creations of resources in the cluster of this installation',
 };
@@ -62,12 +61,16 @@ export const conditions: Readonly<Record<string, string>> = {
   artifacts: 'NOT t.staged',
   artifact_chunks: `EXISTS (SELECT FROM artifacts a WHERE a.tenant_id = t.tenant_id AND a.sha256 = t.sha256 AND NOT a.staged)`,
   cold_files: `t.state = 'live'`,
+  // Those of points in segments are recorded again, in the segments that they get; those of cold points only here.
+  open_batch_leaves: `EXISTS (SELECT FROM anchor_batches b WHERE b.batch_id = t.batch_id AND b.status = 'open')`,
 };
 
 /** Columns that are exported with another value. */
 export const replaced: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   artifacts: { store: `''`, prefix: `''` },
   cold_files: { place: `'own'` },
+  // Not the id of a segment of the other installation.
+  open_batch_leaves: { segment_id: '-t.segment_id' },
   ota_packages: { staging_key: 'NULL' },
   tenants: {
     ...{ deleted_at: 'NULL', purge_at: 'NULL', purge_started_at: 'NULL', purged_at: 'NULL' },

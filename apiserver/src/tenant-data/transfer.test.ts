@@ -346,6 +346,13 @@ describe('an exported tenant', function () {
        INSERT INTO anchor_batches (tenant_id, batch_id, anchor_mode, status, writer_id)
        SELECT 'moving', batch_id, 'merkle', 'open', gen_random_uuid() FROM point`,
     );
+    // Another point of it is cold already: its leaf is only where it was recorded.
+    await query(
+      source,
+      `INSERT INTO open_batch_leaves (batch_id, segment_id, leaf_indexes, leaves, devices)
+       SELECT batch_id, 1, '{1}', sha256('cold'), ARRAY[gen_random_uuid()] FROM anchor_batches
+       WHERE tenant_id = 'moving' AND status = 'open'`,
+    );
     const before = await contentOf(target, 'neighbour');
     const exported = await exportTo('moving', file);
     expect((await stat(file)).mode & 0o777).to.equal(0o600);
@@ -359,6 +366,7 @@ describe('an exported tenant', function () {
       'chain_transactions',
       'anchor_batches',
       'leaf_index',
+      'open_batch_leaves',
     ];
     const [want, have] = [await contentOf(source, 'moving'), await contentOf(target, 'moving')];
     for (const [table, rows] of Object.entries(want)) {
@@ -405,10 +413,10 @@ describe('an exported tenant', function () {
     expect(
       await query(
         target,
-        `SELECT status, count, leaves = sha256('p') AS same FROM anchor_batches WHERE tenant_id = 'moving' ORDER BY status DESC`,
+        `SELECT status, count, leaves = sha256('p') || sha256('cold') AS same FROM anchor_batches WHERE tenant_id = 'moving' ORDER BY status DESC`,
       ),
     ).to.deep.equal([
-      { status: 'sealed', count: 1, same: true },
+      { status: 'sealed', count: 2, same: true },
       { status: 'confirmed', count: 0, same: null },
     ]);
     // Its points are complete, in segments that can be indexed.

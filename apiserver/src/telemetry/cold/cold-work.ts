@@ -10,9 +10,11 @@ import { newId } from '../../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { retentionStarts } from '../../policies/tenant-reader.ts';
+import { recordBeforeCold } from '../write/open-batch-leaves.ts';
 import {
   type ColdCandidate,
   coldCandidates,
+  type ColdLimits,
   dropColdSegments,
   rowsOfSegments,
   type SegmentRow,
@@ -39,13 +41,11 @@ import { type ColdRow, nameOf, stagingOf, tenantFolders } from './file-layout.ts
 import { FileWriter, type Step } from './file-writer.ts';
 
 /** What the work needs. */
-export interface ColdWorkParts {
+export interface ColdWorkParts extends ColdLimits {
   readonly database: Database;
   readonly logger: Logger;
   readonly store: ObjectStore;
   readonly files: ColdFiles;
-  /** Age in seconds at which segments turn cold. */
-  readonly hotSeconds: number;
   /** Called with what was turned. */
   readonly turned?: (points: number, bytes: number) => void;
   /** Called between steps; for tests. */
@@ -76,7 +76,7 @@ export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Pro
 }
 
 /** Reports whether any work is due, at the cost of a few reads in the pool. */
-async function isDue({ database, hotSeconds }: ColdWorkParts): Promise<boolean> {
+async function isDue({ database, ...limits }: ColdWorkParts): Promise<boolean> {
   const isFileDue = await database.systemRead(async (tx) => {
     const found = await Promise.all([
       misplacedFiles(tx, 1),
@@ -87,7 +87,7 @@ async function isDue({ database, hotSeconds }: ColdWorkParts): Promise<boolean> 
     ]);
     return found.some((due) => due.length > 0);
   });
-  return isFileDue || (await database.maintenance((tx) => coldCandidates(tx, hotSeconds))).length > 0;
+  return isFileDue || (await database.maintenance((tx) => coldCandidates(tx, limits))).length > 0;
 }
 
 /** Another process works on cold storage for longer than others wait for it. */
@@ -145,7 +145,7 @@ class ColdWork {
   /** Turns the oldest segments that are due. Returns false if there are none. */
   async turnSegments(): Promise<boolean> {
     const { database, logger } = this.parts;
-    const candidates = await database.maintenance((tx) => coldCandidates(tx, this.parts.hotSeconds));
+    const candidates = await database.maintenance((tx) => coldCandidates(tx, this.parts));
     const segments = firstOf(candidates);
     if (segments.length === 0) return false;
     const attemptId = newId();
@@ -169,6 +169,9 @@ class ColdWork {
       }
       await writer.end();
     });
+    // Nothing is written to complete segments any more, so that no other batch can get points in them afterwards.
+    for (const { segmentId } of segments) await recordBeforeCold(database, segmentId);
+    await this.checkpoint('recorded');
     await this.commitTurn(attemptId, segments, writer);
     const points = writer.written.reduce((sum, { rows }) => sum + rows, 0);
     const bytes = writer.written.reduce((sum, file) => sum + file.bytes, 0);

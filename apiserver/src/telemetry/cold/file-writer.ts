@@ -17,7 +17,7 @@ export interface FileWriterParts {
 }
 
 /** Steps of an attempt, at each of which the process may be killed. */
-export type Step = 'begun' | 'written' | 'verified' | 'committed' | 'moved' | 'removed';
+export type Step = 'begun' | 'written' | 'verified' | 'recorded' | 'committed' | 'moved' | 'removed';
 
 /** Writes the files of one attempt: a run for each tenant and date. */
 export class FileWriter {

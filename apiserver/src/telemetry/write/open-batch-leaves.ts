@@ -1,4 +1,5 @@
-// Records the leaves of open batches in complete segments, so that sealing them after a crash reads no segment but the last ones.
+// Records the leaves of open batches in complete segments, so that sealing them after a crash reads no segment but the last ones, and
+// no segment that is cold.
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { nextSegment } from './each-segment.ts';
 
@@ -48,6 +49,21 @@ export async function recordSegmentOf(tx: Transaction, writerId: string): Promis
   return rows[0] !== undefined;
 }
 
+/**
+ * Records the leaves that batches which are open now have in a complete segment, whatever the times of batches and segment: after that
+ * its rows are no longer needed to seal them.
+ */
+export async function recordBeforeCold(database: Database, segmentId: bigint): Promise<void> {
+  await database.maintenance(async (tx) => {
+    const { rows } = await tx.query<Segment>(
+      `SELECT segment_id, writer_id, sealed_at FROM telemetry_segments
+       WHERE segment_id = $1 AND state IN ('sealed', 'indexed') FOR NO KEY UPDATE`,
+      [segmentId],
+    );
+    if (rows[0]) await record(tx, rows[0], undefined);
+  });
+}
+
 /** Marks the segments of a fenced writer as not recorded, so that they are recorded again, for all its open batches. */
 export async function recordAgain(tx: Transaction, writerId: string): Promise<void> {
   await tx.query(
@@ -60,9 +76,10 @@ export async function recordAgain(tx: Transaction, writerId: string): Promise<vo
 async function record(tx: Transaction, segment: Segment, errorSeconds: number | undefined): Promise<void> {
   const { segment_id: id, writer_id: writerId, sealed_at: sealedAt } = segment;
   const { rows } = await tx.query<{ batch_id: string }>(
-    `SELECT batch_id FROM anchor_batches WHERE writer_id = $1 AND status = 'open'
-       AND ($3::float8 IS NULL OR created_at <= $2::timestamptz + make_interval(secs => $3))`,
-    [writerId, sealedAt, errorSeconds ?? null],
+    `SELECT batch_id FROM anchor_batches b WHERE writer_id = $1 AND status = 'open'
+       AND ($3::float8 IS NULL OR created_at <= $2::timestamptz + make_interval(secs => $3))
+       AND NOT EXISTS (SELECT FROM open_batch_leaves l WHERE l.batch_id = b.batch_id AND l.segment_id = $4)`,
+    [writerId, sealedAt, errorSeconds ?? null, id],
   );
   if (rows.length > 0) {
     // Equal hashes of a batch share a leaf.

@@ -59,6 +59,14 @@ const isSealed = `NOT EXISTS (SELECT FROM anchor_batches b
 /** Maximum hot segments: beyond it the oldest turn cold early, because every read searches each of them. */
 const mostHotSegments = 200;
 
+/** When segments turn cold. */
+export interface ColdLimits {
+  /** Seconds after they were sealed; */
+  readonly hotSeconds: number;
+  /** and once this many later ones are hot. 200 unless a test says otherwise. */
+  readonly hotSegments?: number | undefined;
+}
+
 /** Segments looked at in one turn. */
 const candidatesAtOnce = 16;
 
@@ -66,10 +74,10 @@ const candidatesAtOnce = 16;
 const clockErrorMilliseconds = 3_600_000;
 
 /**
- * Returns the oldest segments, sealed more than `hotSeconds` ago or too many, that are needed only for reads of points:
- * their batches are sealed, and what follows from their points is written.
+ * Returns the oldest segments beyond the limits, if what follows from their points is written. Batches with their points may be open:
+ * those have to be recorded (open-batch-leaves.ts) before the segments are dropped.
  */
-export async function coldCandidates(tx: Transaction, hotSeconds: number): Promise<ColdCandidate[]> {
+export async function coldCandidates(tx: Transaction, limits: ColdLimits): Promise<ColdCandidate[]> {
   const { rows } = await tx.query<{
     segment_id: bigint;
     rows: bigint;
@@ -85,9 +93,8 @@ export async function coldCandidates(tx: Transaction, hotSeconds: number): Promi
      WHERE state = 'indexed' AND counted
        AND (sealed_at < now() - make_interval(secs => $1) OR segment_id <=
          (SELECT segment_id FROM telemetry_segments WHERE state = 'indexed' ORDER BY segment_id DESC OFFSET $2 LIMIT 1))
-       AND ${isSealed}
      ORDER BY segment_id LIMIT $3`,
-    [hotSeconds, mostHotSegments, candidatesAtOnce],
+    [limits.hotSeconds, limits.hotSegments ?? mostHotSegments, candidatesAtOnce],
   );
   const candidates: ColdCandidate[] = [];
   for (const row of rows) {
