@@ -86,7 +86,7 @@ export async function openOperations(environment: Environment, tenantId: string)
       };
       await timed('rollout planned', async () => {
         const found = await profiles.get(tenantId, profileId);
-        await database.read(tenantId, (tx) => requireAdmissible(tx, wantedRollout(meta, spec), found));
+        await database.tenant(tenantId, (tx) => requireAdmissible(tx, wantedRollout(meta, spec), found));
       });
       const { id } = await timed('rollout created', () => applier.apply(meta, spec));
       await timed('rollout raised', () => applier.apply(meta, { ...spec, canaryPercent: 50 }));
