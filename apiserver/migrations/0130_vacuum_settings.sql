@@ -16,6 +16,12 @@ ALTER TABLE rule_actions SET (autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE rule_last_points SET (autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE rule_states SET (autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE telemetry_usage SET (autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE api_keys SET (autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE audit_anchors SET (autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE cold_files SET (autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE login_failures SET (autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE provision_keys SET (autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE telemetry_segments SET (autovacuum_vacuum_scale_factor = 0.02);
 
 -- Tables whose rows are hardly changed after a while. They are vacuumed for what is inserted, which freezes the older rows: otherwise
 -- nothing freezes these until all of the table is read at once, to keep transaction ids from running out.
