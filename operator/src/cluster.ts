@@ -1,5 +1,5 @@
 // The operator's cache of the cluster: watched copies of its kinds and of namespaces, indexed for the controllers.
-import { type Kind, plurals, tenantLabel } from '@kellet/crds';
+import { type Kind, type OtaRollout, plurals, tenantLabel } from '@kellet/crds';
 import { customResources, keyText, type KubernetesClient, namespaces, type ObjectKey } from '@kellet/kubernetes';
 import { type CustomResource, isBeingDeleted, type Namespace, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
@@ -7,6 +7,7 @@ import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import { type Change, Reflector } from './runtime/reflector.ts';
 import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
+import { UnfinishedRollouts } from './unfinished-rollouts.ts';
 
 /** Every kind of custom resource. */
 export const kinds = Object.keys(plurals) as Kind[];
@@ -34,6 +35,7 @@ export class Cluster {
   /** Keys by kind and namespace. */
   private readonly byNamespace = new Map<string, Set<string>>();
   private readonly byTenant = new Map<string, Set<string>>();
+  private readonly unfinished = new UnfinishedRollouts();
   private readonly secret: string;
   private listener: ClusterListener | undefined;
 
@@ -105,6 +107,15 @@ export class Cluster {
     }
   }
 
+  /** Yields the rollouts of a profile that have not completed. */
+  *unfinishedRollouts(namespace: string, profile: string): Generator<OtaRollout> {
+    const reflector = this.reflectors.get('OtaRollout')!;
+    for (const key of this.unfinished.ofProfile(namespace, profile)) {
+      const object = reflector.get(key);
+      if (object) yield object as OtaRollout;
+    }
+  }
+
   /** Returns the cached namespace, or undefined. */
   namespace(name: string): Namespace | undefined {
     return this.namespaces.get(keyText({ namespace: '', name }));
@@ -144,8 +155,10 @@ export class Cluster {
     return !namespace || isBeingDeleted(namespace);
   }
 
-  private index(kind: Kind, { type, object }: Change<CustomResource>): void {
+  private index(kind: Kind, event: Change<CustomResource>): void {
+    const { type, object } = event;
     const { namespace = '', name } = object.metadata;
+    if (kind === 'OtaRollout') this.unfinished.follow(event as Change<OtaRollout>);
     change(this.byNamespace, `${kind}/${namespace}`, keyText({ namespace, name }), type !== 'deleted');
   }
 

@@ -27,9 +27,10 @@ const { folder: stackFolder, databaseUrl, superuserUrl, close } = await startDat
 const coldFolder = join(stackFolder, 'cold');
 try {
   await fillInstallation({ databaseUrl, superuserUrl, coldFolder }, sizes, report);
-  const { planned, findings, failed, unused } = await checkPlans(superuserUrl, folder);
+  const { planned, findings, failed, unused, unset } = await checkPlans(superuserUrl, folder);
   for (const { file, scope, reads, text } of findings)
     report(`${file} (${scope}) reads ${reads.join(' and ')}:\n    ${text.replace(/\s+/g, ' ').trim()}\n`);
+  for (const table of unset) report(`${table} grows and has no settings of autovacuum\n`);
   for (const text of failed) report(`cannot be planned: ${text}\n`);
   if (values.complete)
     for (const { file, start } of unused) report(`no statement needs the exception: ${file}: ${start}\n`);
@@ -41,7 +42,7 @@ try {
     ...coldSettings({ coldFolder }),
   };
   const areSound = await checkSample(settings, sizes, report);
-  const problems = findings.length + failed.length + (values.complete ? unused.length : 0);
+  const problems = findings.length + failed.length + unset.length + (values.complete ? unused.length : 0);
   report(`${planned} statements planned, ${problems} problems`);
   if (problems > 0 || planned === 0 || !areSound) process.exitCode = 1;
 } finally {

@@ -10,6 +10,8 @@ export interface TenantAccess {
   readonly base: string;
   readonly key: string;
   readonly deviceIds: readonly string[];
+  /** Of the same devices, in the same order. */
+  readonly hardwareIds: readonly string[];
   readonly groupId: string;
   /** Hash of an anchored leaf, if there is any. */
   readonly dataHash: string | undefined;
@@ -26,8 +28,8 @@ export async function openTenant(environment: Environment, tenantId: string): Pr
       `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
       [newId(), tenantId, hash, prefix, last4, allScopes],
     );
-    const devices = await client.query<{ device_id: string }>(
-      `SELECT device_id FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL ORDER BY device_id LIMIT 1000`,
+    const devices = await client.query<{ device_id: string; hardware_id: string }>(
+      `SELECT device_id, hardware_id FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL ORDER BY device_id LIMIT 1000`,
       [tenantId],
     );
     const found = await client.query<{ group_id: string }>(
@@ -55,6 +57,7 @@ export async function openTenant(environment: Environment, tenantId: string): Pr
       base: `http://${environment.rest.host}:${environment.rest.port}/api/v1`,
       key,
       deviceIds: devices.rows.map((row) => row.device_id),
+      hardwareIds: devices.rows.map((row) => row.hardware_id),
       groupId,
       dataHash: leaf.rows[0]?.hash,
       databaseUrl: environment.databaseUrl,
@@ -73,6 +76,9 @@ export interface Measurement {
 }
 
 const deviceOf = ({ deviceIds }: TenantAccess, n: number): string => deviceIds[n % deviceIds.length]!;
+/** Part of the hardware id of a device. */
+const searchedIn = ({ hardwareIds }: TenantAccess, n: number): string =>
+  hardwareIds[n % hardwareIds.length]!.slice(3, 19);
 const anyHash = '00'.repeat(32);
 
 const pointsOf = (access: TenantAccess, n: number, count: number) => ({
@@ -95,7 +101,8 @@ export const measurements: readonly Measurement[] = [
   },
   { name: 'a device', path: (access, n) => `/devices/${deviceOf(access, n)}` },
   { name: 'a page of devices', path: () => '/devices?page_size=100' },
-  { name: 'search of devices', path: (_access, n) => `/devices?q=device%20${100 + (n % 100)}` },
+  // A device each, so that as many are found in each house.
+  { name: 'search of devices', path: (access, n) => `/devices?q=${searchedIn(access, n)}` },
   { name: 'devices of a group', path: ({ groupId }) => `/devices?group_id=${groupId}&page_size=100` },
   { name: 'a group with its counts', path: ({ groupId }) => `/device-groups/${groupId}` },
   { name: 'the tenant with its usage', path: () => '/tenant' },

@@ -1,11 +1,16 @@
 // What is measured in an empty and in a populated installation besides single requests: callers of other kinds, and the life of a
-// rollout, whose changes come from Kubernetes, from the applier on. A plan is not among them: it asks the Kubernetes API.
+// rollout and the making of a tenant, whose changes come from Kubernetes, from the applier on. A plan is measured without its
+// request to the Kubernetes API.
 import { create } from '@bufbuild/protobuf';
 import type { OtaRolloutSpec } from '@kellet/crds';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import pg from 'pg';
 import { hashPassword } from '../../../apiserver/src/auth/accounts/passwords.ts';
 import { listWorkingCopies } from '../../../apiserver/src/control/working-copies.ts';
+import {
+  requireAdmissible,
+  wantedRollout,
+} from '../../../apiserver/src/device-link/ota/rollouts/planning/rollout-admissibility.ts';
 import { RolloutApplier } from '../../../apiserver/src/device-link/ota/rollouts/rollout-applier.ts';
 import { createProfileReader } from '../../../apiserver/src/device-link/provisioning/profiles.ts';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
@@ -13,6 +18,7 @@ import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { deleteRows, isPurged } from '../../../apiserver/src/tenant-data/row-purge.ts';
 import { tenantTables } from '../../../apiserver/src/tenant-data/tenant-tables.ts';
+import { TenantApplier } from '../../../apiserver/src/tenants/tenant-applier.ts';
 import { makeTemplate } from '../devices/claims.ts';
 import type { Environment } from '../environment.ts';
 import { mintKeys } from '../streams/device-keys.ts';
@@ -45,7 +51,10 @@ export async function openOperations(environment: Environment, tenantId: string)
   await makeFleet(client, tenantId, deviceIds);
   const keys = await mintKeys({ databaseUrl, tenantId, deviceIds });
   const keyOf = new Map(deviceIds.map((deviceId, index) => [deviceId, keys[index]!]));
-  const applier = new RolloutApplier(database, createProfileReader(database), { now: () => Date.now() });
+  const profiles = createProfileReader(database);
+  const profileId = namedId(tenantId, 'profile', profile);
+  const applier = new RolloutApplier(database, profiles, { now: () => Date.now() });
+  const tenants = new TenantApplier({ database, config: { tenantGraceDays: 30, passwordStrength: 3 } });
 
   const request = async (method: string, path: string, body?: unknown, key = ''): Promise<void> => {
     const response = await fetch(`${base}${path}`, {
@@ -75,6 +84,10 @@ export async function openOperations(environment: Environment, tenantId: string)
         ...{ packageRef: { name: packageNames.next }, rollbackPackageRef: { name: packageNames.back } },
         ...{ targetProfileRef: { name: profile }, canaryPercent: 10, failureThresholdPercent: 100 },
       };
+      await timed('rollout planned', async () => {
+        const found = await profiles.get(tenantId, profileId);
+        await database.tenant(tenantId, (tx) => requireAdmissible(tx, wantedRollout(meta, spec), found));
+      });
       const { id } = await timed('rollout created', () => applier.apply(meta, spec));
       await timed('rollout raised', () => applier.apply(meta, { ...spec, canaryPercent: 50 }));
       const { rows } = await client.query<{ device_id: string }>(
@@ -93,6 +106,7 @@ export async function openOperations(environment: Environment, tenantId: string)
         for await (const { workingCopies } of listWorkingCopies(database, new AbortController().signal))
           if (!workingCopies?.length) throw new Error('an empty page of working copies');
       });
+      await timed('a tenant made', () => makeTenant(tenants));
       await timed('a tenant purged', () => purgeTenant(database, client));
       await client.query(`UPDATE devices SET firmware_version = '' WHERE tenant_id = $1 AND device_id = $2`, [
         tenantId,
@@ -105,6 +119,14 @@ export async function openOperations(environment: Environment, tenantId: string)
       await database.close();
     },
   };
+}
+
+/** Makes a tenant with its administrator, as its manifest does. */
+async function makeTenant(applier: TenantApplier): Promise<void> {
+  const tenantId = `made-${newId().slice(-12)}`;
+  const meta = create(ObjectMetaSchema, { tenantId, name: tenantId, uid: newId() });
+  const { refusal } = await applier.apply(meta, { adminEmail: `admin@${tenantId}.test`, adminPassword: password });
+  if (refusal) throw new Error(`a tenant was refused: ${refusal.reason}`);
 }
 
 /** Makes a tenant with some devices and deletes everything that is its own. */

@@ -40,6 +40,22 @@ export interface PlanReport {
   readonly failed: readonly string[];
   /** Exceptions that no statement needs. */
   readonly unused: readonly PlanException[];
+  /** Tables that grow and have no settings of autovacuum of their own. */
+  readonly unset: readonly string[];
+}
+
+/**
+ * Returns the tables that grow for which the migrations do not set when autovacuum runs. The default waits for a fifth of a table,
+ * which at a hundred million rows is never.
+ */
+async function tablesWithoutVacuumSettings(client: pg.Client): Promise<string[]> {
+  const { rows } = await client.query<{ table: string }>(
+    `SELECT relname AS table FROM pg_class
+     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND reltuples >= $1
+       AND NOT coalesce(array_to_string(reloptions, ' '), '') LIKE '%autovacuum_%' ORDER BY 1`,
+    [leastRows],
+  );
+  return rows.map(({ table }) => table).filter((table) => !bounded.has(table));
 }
 
 interface PlanNode {
@@ -153,6 +169,7 @@ export async function checkPlans(databaseUrl: string, folder: string): Promise<P
     return {
       ...{ planned: statements.length - failed.length, findings, failed },
       unused: exceptions.filter((exception) => !used.has(exception) && !exception.dependsOnStatistics),
+      unset: await tablesWithoutVacuumSettings(client),
     };
   } finally {
     await client.end();

@@ -125,7 +125,7 @@ try {
     }
     line('start of an apiserver', starts.map(median));
     const scrapes: [number[], number[]] = [[], []];
-    for (let n = 0; n < 10; n += 1) {
+    for (let n = 0; n < 2 * rounds; n += 1) {
       for (const [index, { metrics }] of houses.entries()) scrapes[index]!.push(await timeOf(metrics));
     }
     line('scrape of metrics', scrapes.map(median));
