@@ -8,7 +8,7 @@ import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { idField, updatedFields } from '../platform/requests/fields.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
-import { isLimited, visibilityOf,type VisibleDevices } from '../platform/visibility.ts';
+import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import type { DeviceFacts } from '../policies/inheritance.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
