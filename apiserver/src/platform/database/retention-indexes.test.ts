@@ -11,7 +11,7 @@ describe('the indexes of retention', () => {
   it('exist under the names that the documentation gives them', async () => {
     const [, section] = readFileSync(operations, 'utf8').split('## How long things are kept');
     const rows = section!
-      .split('\n## ')[0]!
+      .split(/\n##+ /)[0]!
       .split('\n')
       .filter((line) => line.startsWith('| '));
     const named = rows.flatMap((row) =>
