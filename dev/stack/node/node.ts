@@ -11,7 +11,7 @@ import { type CertificateRequest, openCertificateAuthority } from '../cluster/ce
 import { issueCredential, startScheduler } from '../cluster/components.ts';
 import { startControlPlane } from '../cluster/control-plane.ts';
 import { findFreePorts } from '../ports/free-ports.ts';
-import { tryLock } from '../processes/file-lock.ts';
+import { lock, tryLock } from '../processes/file-lock.ts';
 import { httpStatus } from '../processes/probe.ts';
 import { endRecordedProcesses } from '../processes/process-table.ts';
 import { createSupervisor, type Supervisor } from '../processes/supervisor.ts';
@@ -26,6 +26,12 @@ const nodeName = 'node';
 
 /** Held while the node runs, by all checkouts of this machine. */
 const lockFile = '/run/kellet-node.lock';
+
+/** Held while packages are installed, by all checkouts of this machine. */
+const packagesLockFile = '/run/kellet-packages.lock';
+
+/** How long to wait for other users of Debian's package manager. */
+const packageManagerSeconds = 300;
 
 /** What Debian provides. */
 const packages = ['containerd', 'runc', 'containernetworking-plugins', 'iptables', 'conntrack', 'iproute2'];
@@ -49,12 +55,23 @@ export interface NodeCluster {
 async function installPackages(report: Report): Promise<void> {
   if (process.platform !== 'linux' || process.getuid?.() !== 0)
     throw new Error('real pods need root on Linux, or a container engine with kind');
-  if ((await findOnPath('containerd')) && (await findOnPath('conntrack'))) return;
-  if (!(await findOnPath('apt-get'))) throw new Error(`install ${packages.join(', ')} first`);
-  report(`installing ${packages.join(', ')}`);
-  const environment = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' };
-  await execute('apt-get', ['update', '-qq'], { env: environment });
-  await execute('apt-get', ['install', '-qq', '--no-install-recommends', ...packages], { env: environment });
+  // Another checkout may be installing them: programs are on PATH before their packages are complete.
+  const release = await lock(packagesLockFile, (seconds) => {
+    if (seconds > 0) report(`waiting for another checkout to install packages (${seconds} s)`);
+  });
+  try {
+    if ((await findOnPath('containerd')) && (await findOnPath('conntrack'))) return;
+    if (!(await findOnPath('apt-get'))) throw new Error(`install ${packages.join(', ')} first`);
+    report(`installing ${packages.join(', ')}`);
+    const options = {
+      env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' },
+    };
+    const wait = ['-qq', '-o', `DPkg::Lock::Timeout=${packageManagerSeconds}`];
+    await execute('apt-get', ['update', ...wait], options);
+    await execute('apt-get', ['install', ...wait, '--no-install-recommends', ...packages], options);
+  } finally {
+    release();
+  }
 }
 
 /** Unmounts what the kubelet and containerd have mounted below `folder`, the last first. */
