@@ -49,25 +49,28 @@ export function registerMetrics(
     Number(headers?.isBranchRefused === true),
   );
   if (!wallet) return;
+  /** The balance, read once for all gauges of a scrape. */
+  let reading: ReturnType<Wallet['balance']> | undefined;
+  const balance = () => (reading ??= wallet.balance().finally(() => (reading = undefined)));
   readGauge(
     parts,
     'kellet_anchor_wallet_coins',
     'Coins of the wallet that are not spent, by state.',
     async () => {
-      const { states } = await wallet.balance();
+      const { states } = await balance();
       const names = ['unmined', 'free', 'leased', 'lost'] as const;
       return new Map(names.map((state) => [state, states.get(state)?.coins ?? 0]));
     },
     'state',
   );
   readGauge(parts, 'kellet_anchor_wallet_satoshis', 'Satoshis that are free, or will be once mined.', async () => {
-    const { states } = await wallet.balance();
+    const { states } = await balance();
     return Number((states.get('free')?.satoshis ?? 0n) + (states.get('unmined')?.satoshis ?? 0n));
   });
   readGauge(
     parts,
     'kellet_anchor_wallet_low',
     '1 while there are fewer anchor coins than the low-water mark.',
-    async () => Number((await wallet.balance()).anchorCoins < lowWater),
+    async () => Number((await balance()).anchorCoins < lowWater),
   );
 }
