@@ -38,12 +38,17 @@ describe(`kill -9 of the data plane under ${fleetSize} connected devices`, funct
     };
     const stop = new AbortController();
     const backoff = { firstMilliseconds: 1000, longestMilliseconds: 10_000 };
+    /** The last error of each device, to say why one stays away. */
+    const errors = new Map<number, string>();
     const devices = identities.map((identity, index) => {
       const transport = opened[protocols[index % protocols.length]!].open(identity);
       const buffer = new MemoryBuffer();
-      return new Device({ ...{ identity, transport, buffer, backoff }, onCommand: () => ({ done: true }) });
+      const onError = (error: unknown): void => void errors.set(index, String(error));
+      return new Device({ ...{ identity, transport, buffer, backoff, onError }, onCommand: () => ({ done: true }) });
     });
-    const running = devices.map((device) => device.run(stop.signal));
+    const running = devices.map((device, index) =>
+      device.run(stop.signal).catch((error: unknown) => errors.set(index, `ended: ${String(error)}`)),
+    );
     const connected = () => devices.filter((device) => device.connected).length;
     const all = { timeoutMilliseconds };
     await waitUntil(() => connected() === fleetSize, { what: 'all connections', ...all });
@@ -83,9 +88,11 @@ describe(`kill -9 of the data plane under ${fleetSize} connected devices`, funct
       try {
         await waitUntil(() => wasBack.size === fleetSize, { what: 'all devices to return', ...all });
       } catch (error) {
-        const away = devices.flatMap((device, index) => (wasBack.has(device) ? [] : [protocols[index % 2]!]));
-        const countOf = (protocol: string) => away.filter((one) => one === protocol).length;
-        throw new Error(`away: ${protocols.map((one) => `${countOf(one)} on ${one}`).join(', ')}`, { cause: error });
+        const away = devices.flatMap((device, index) =>
+          wasBack.has(device) ? [] : [`${protocols[index % protocols.length]}: ${errors.get(index) ?? 'no error'}`],
+        );
+        const tally = [...Map.groupBy(away, (one) => one)].map(([what, all]) => `${all.length} on ${what}`);
+        throw new Error(`away: ${tally.join('; ')}`, { cause: error });
       } finally {
         clearInterval(watching);
       }

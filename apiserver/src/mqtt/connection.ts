@@ -288,6 +288,8 @@ export class Connection {
     const request = decideConnect(packet, this.proof !== undefined);
     if (!request) return this.refuse('UNAUTHENTICATED');
     this.state = 'judging';
+    // A busy server that dropped it now would have to decide on the next attempt too, and might never accept a fleet that returns.
+    clearTimeout(this.timer);
     this.connect(request).catch((thrown: unknown) => {
       const error = toKelletError(thrown);
       if (error.code === 'INTERNAL') this.parts.logger.error({ err: error.cause ?? error }, 'CONNECT failed');

@@ -193,6 +193,22 @@ describe('MQTT: connections and telemetry', () => {
       expect(Date.now() - start).to.be.within(9_000, 12_000);
     });
 
+    it('of no client whose CONNECT is complete but takes the server longer than that', async function () {
+      this.timeout(30_000);
+      const { accepted, client } = await link.test.database.system(async (tx) => {
+        await tx.query('SELECT FROM devices WHERE device_id = $1 FOR UPDATE', [device.deviceId]);
+        const client = connectDevice(link, device);
+        clients.push(client);
+        const accepted = client.connected();
+        accepted.catch(() => undefined);
+        await new Promise((resolve) => setTimeout(resolve, 11_000));
+        expect(client.client.connected).to.equal(false);
+        return { accepted, client };
+      });
+      await accepted;
+      expect(await client.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
+    });
+
     it('of a client that is silent for one and a half times its keep-alive', async function () {
       this.timeout(20_000);
       const raw = await new RawClient(link.process.ports.mqttPort, 5).opened();

@@ -1,5 +1,8 @@
 // stream-memory: memory of the apiserver per open stream of a device, with many streams on each connection and with a
 // connection of its own for each, beside the same streams of a bare grpc-js server.
+//
+//   KELLET_BENCH_STREAMS   streams on shared connections (10000)
+//   KELLET_BENCH_ROUNDS    rounds of each (3)
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -14,11 +17,11 @@ const path = '/kellet.v1.DeviceLinkService/Connect';
 
 /** As a fleet behind proxies, and directly: a port admits 10,000 connections, and a process 20,000 files. */
 const cases = [
-  { name: 'stream-memory', streams: 10_000, perConnection: 500 },
+  { name: 'stream-memory', streams: Number(process.env['KELLET_BENCH_STREAMS'] ?? 10_000), perConnection: 500 },
   { name: 'stream-memory-connection-each', streams: 9_000, perConnection: 1 },
 ];
 
-const rounds = 3;
+const rounds = Number(process.env['KELLET_BENCH_ROUNDS'] ?? 3);
 
 /** Time for garbage of the opening to be collected. */
 const settleMilliseconds = 20_000;

@@ -1,9 +1,14 @@
 // Reading and writing artifacts under load, on a real database: processes that share a quota, and the
 // memory of a large artifact. KELLET_TEST_ARTIFACT_BYTES sets its size (make artifacts BYTES=…).
 import { createHash } from 'node:crypto';
+import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { setFlagsFromString } from 'node:v8';
@@ -14,15 +19,19 @@ import { Database } from '../../../platform/database/database.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { TestS3 } from '../../../platform/testing/test-s3.ts';
-import { noS3, putArtifact, testStores } from '../testing/test-artifacts.ts';
-import { ArtifactReader } from './artifact-reader.ts';
+import { noS3, testIntake, testStores } from '../testing/test-artifacts.ts';
+import { ArtifactIntake } from './artifact-intake.ts';
 import { chunkBytes, stageArtifact } from './artifact-store.ts';
 import { ArtifactStores } from './artifact-stores.ts';
 import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
+import { ChunkCache } from './chunk-cache.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;
 const largeBytes = Number(process.env['KELLET_TEST_ARTIFACT_BYTES'] ?? 96 * mebibyte);
+
+/** Chunks that are kept for devices. */
+const cacheBytes = 8 * mebibyte;
 
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc') as () => void;
@@ -89,7 +98,7 @@ describe('artifacts under load', function () {
   });
 
   for (const where of ['postgres', 'a folder', 'S3'] as const) {
-    it(`stores and serves ${Math.round(largeBytes / mebibyte)} MiB in ${where} with little memory`, async () => {
+    it(`fetches, stores and serves ${Math.round(largeBytes / mebibyte)} MiB in ${where} with little memory`, async () => {
       const folder = await mkdtemp(join(tmpdir(), 'kellet-large-'));
       const s3 = where === 'S3' ? await TestS3.start('artifacts') : undefined;
       const name = s3 ? 's3://artifacts' : where === 'postgres' ? where : pathToFileURL(folder).href;
@@ -97,6 +106,13 @@ describe('artifacts under load', function () {
       const hash = createHash('sha256');
       for await (const piece of generated(largeBytes)) hash.update(piece);
       const sha256 = hash.digest();
+      const server = createServer((_request, response) => {
+        pipeline(Readable.from(generated(largeBytes)), response).catch(() => undefined);
+      }).listen(0, '127.0.0.1');
+      await once(server, 'listening');
+      const uri = `http://127.0.0.1:${(server.address() as AddressInfo).port}/image`;
+      const intake = new ArtifactIntake(test.database, createLogger('silent'), testIntake({ stores }));
+      const artifact = { tenantId: tenant, sha256, sizeBytes: largeBytes };
       let most = 0;
       const before = usedByBuffers();
       const watching = new AbortController();
@@ -108,17 +124,25 @@ describe('artifacts under load', function () {
           await sleep(250 + 5 * (performance.now() - started), undefined, { signal: watching.signal });
         }
       })().catch(() => undefined);
-      await putArtifact(test.database, tenant, { sha256, sizeBytes: largeBytes }, generated(largeBytes), stores);
-      const reader = new ArtifactReader(test.database, stores);
+      await intake.fetch(tenant, uri, artifact, { signal: watching.signal });
+      const { reader } = intake;
       expect((await reader.digest(tenant, sha256, largeBytes)).equals(sha256)).to.equal(true);
       const last = await reader.read(tenant, sha256, largeBytes - 10, 100);
       expect(last.length).to.equal(10);
+      // As devices get it.
+      const cache = new ChunkCache(reader, cacheBytes);
+      const served = createHash('sha256');
+      for (let at = 0; at < largeBytes; at += chunkBytes) {
+        served.update(await cache.range(artifact, at, Math.min(chunkBytes, largeBytes - at)));
+      }
+      expect(served.digest().equals(sha256)).to.equal(true);
       watching.abort();
       await watched;
       // S3 keeps 64 MiB of blocks.
-      const allowance = (where === 'S3' ? 94 : 48) * mebibyte;
+      const allowance = (where === 'S3' ? 94 : 48) * mebibyte + cacheBytes;
       expect(most - before).to.be.below(allowance);
-      stores.close();
+      await intake.stop();
+      server.close();
       await s3?.stop();
       await rm(folder, { recursive: true, force: true });
       await test.database.system((tx) => tx.query('DELETE FROM artifacts WHERE tenant_id = $1', [tenant]));
