@@ -120,7 +120,8 @@ log "$verb-end"`;
 
   it('fetch the modules of one program while another is compiled, with separate locks', async () => {
     await withFolder(async (folder) => {
-      await useGo(folder, fakeGo);
+      // Long enough that a busy machine starts the other one meanwhile.
+      await useGo(folder, fakeGo.replaceAll('sleep 0.3', 'sleep 1.5'));
       const cache = join(folder, 'cache');
       const lines: string[] = [];
       const options = { cache, report: (line: string) => void lines.push(line) };
