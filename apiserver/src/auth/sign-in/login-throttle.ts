@@ -22,9 +22,10 @@ export class LoginThrottle {
    * Runs one attempt. The work returns undefined when the sign-in failed, which is counted, and adds to its argument the
    * tenants whose accounts it tried (empty: the platform). Throws RESOURCE_EXHAUSTED
    * with the time to wait, without running it, while earlier failures of the pair or the address block it. Attempts of
-   * the same pair run one after another, so that concurrent guesses are counted like successive ones.
+   * the same pair run one after another, so that concurrent guesses are counted like successive ones. A success ends the
+   * count of the pair if its failures concern no other tenant than the account's.
    */
-  attempt<T>(
+  attempt<T extends { readonly tenant_id: string | null }>(
     account: string,
     address: string,
     work: (tried: Set<string>) => Promise<T | undefined>,
@@ -38,8 +39,12 @@ export class LoginThrottle {
       const result = await work(tried);
       await this.database.system(async (tx) => {
         if (result !== undefined) {
-          // The count of the address stays: signing in to one account must not reset it for guesses at others.
-          await tx.query('DELETE FROM login_failures WHERE subject = $1', [pair]);
+          // Signing in to one account must not reset the count of guesses at others: that of the address stays, and that of the pair
+          // if an account of another tenant was tried, where anyone may have made a user with this e-mail.
+          await tx.query('DELETE FROM login_failures WHERE subject = $1 AND tenant_ids <@ ARRAY[$2]', [
+            pair,
+            result.tenant_id ?? '',
+          ]);
           return;
         }
         await this.count(tx, pair, pairRule);

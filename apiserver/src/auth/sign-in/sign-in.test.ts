@@ -7,7 +7,7 @@ import { lockWaitedFor } from '../../platform/testing/test-database.ts';
 import { insertUser, replacePasswordHash } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import { scopesOfRole } from '../roles/roles.ts';
-import { password, TestAuth } from '../testing/test-auth.ts';
+import { password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 
 describe('login', () => {
@@ -181,6 +181,59 @@ describe('login', () => {
     await at.login(user.email, { address });
     expect(await codeOf(at.login(user.email, { password: 'wrong', address }))).to.equal('UNAUTHENTICATED');
     await at.login(user.email, { address });
+  });
+
+  it('counts on when somebody signs in to a user of the same e-mail in another tenant', async () => {
+    const theirs = { password: 'another password of mine', tenantId: 'other' };
+    const otherPassword = await hashPassword(theirs.password);
+    const victims = [
+      { email: (await at.makeUser()).email, tenantId: 'acme' },
+      { email: (await at.makeUser()).email, tenantId: '' },
+      { email: platformAdministrator, tenantId: '' },
+    ];
+    for (const [index, { email, tenantId }] of victims.entries()) {
+      const made = { userId: newId(), tenantId: 'other', email, name: '', role: 'viewer', disabled: false } as const;
+      await at.test.database.system((tx) => insertUser(tx, { ...made, passwordHash: otherPassword }));
+      const address = `192.0.2.${10 + index}`;
+      for (let guess = 0; guess < 5; guess += 1) {
+        const guessed = at.login(email, { password: 'wrong', tenantId, address });
+        expect(await codeOf(guessed), email).to.equal('UNAUTHENTICATED');
+        if (guess < 4) await at.login(email, { ...theirs, address });
+      }
+      expect(await codeOf(at.login(email, { tenantId, address })), email).to.equal('RESOURCE_EXHAUSTED');
+    }
+  });
+
+  it('starts again when a user signs in whose failures concern no other tenant', async () => {
+    const { email } = await at.makeUser();
+    const passwordHash = await hashPassword('another password of mine');
+    const made = { userId: newId(), tenantId: 'other', email, name: '', role: 'viewer', disabled: false } as const;
+    await at.test.database.system((tx) => insertUser(tx, { ...made, passwordHash }));
+    const [tenantId, address] = ['acme', '192.0.2.20'];
+    for (let round = 0; round < 3; round += 1) {
+      for (let guess = 0; guess < 4; guess += 1) {
+        const guessed = at.login(email, { password: 'wrong', tenantId, address });
+        expect(await codeOf(guessed)).to.equal('UNAUTHENTICATED');
+      }
+      await at.login(email, { tenantId, address });
+    }
+  });
+
+  it('counts every spelling of an e-mail address that leads to the same user', async () => {
+    const email = `vivi.${newId()}@test`;
+    await at.makeUser('viewer', 'acme', email);
+    const address = '192.0.2.21';
+    // In lower case U+0130 is an i in PostgreSQL, but not in JavaScript.
+    const spellings = [email, email.toUpperCase(), email.replace('i', '\u0130'), email.replaceAll('i', '\u0130')];
+    for (const [index, spelling] of spellings.entries()) {
+      const isOther = spelling.includes('\u0130');
+      if (isOther) expect(await codeOf(at.login(spelling)), spelling).to.equal('UNAUTHENTICATED');
+      for (let guess = 0; guess < 2; guess += 1) {
+        await codeOf(at.login(spelling, { password: 'wrong', address: isOther ? `192.0.2.${30 + index}` : address }));
+      }
+    }
+    expect(await codeOf(at.login(email, { password: 'wrong', address }))).to.equal('UNAUTHENTICATED');
+    expect(await codeOf(at.login(email, { address }))).to.equal('RESOURCE_EXHAUSTED');
   });
 
   it('counts concurrent guesses like successive ones', async () => {

@@ -123,6 +123,19 @@ describe('single sign-on', () => {
     expectRefused(await signIn(name, person({ email, groups: ['admins'] })));
   });
 
+  it('does not sign in the holder of an address that only resembles that of a user', async () => {
+    const name = await provider();
+    const id = newId();
+    const email = `kim.${id}@acme.test`;
+    const { userId } = await at.signedIn('tenant_admin', 'acme', email);
+    // In lower case PostgreSQL makes an i of the first, and everything a k of the second.
+    for (const other of [`k\u0130m.${id}@acme.test`, `\u212aim.${id}@acme.test`]) {
+      expectRefused(await signIn(name, person({ email: other })));
+    }
+    const isSame = await signIn(name, person({ email: `KIM.${id}@acme.test` }));
+    expect(await userOf(isSame)).to.include({ user_id: userId });
+  });
+
   it('gives people the role of their groups, at each sign-in', async () => {
     const name = await provider({ role_mapping: { ops: 'operator', admins: 'tenant_admin' } });
     const who = person({ groups: ['staff', 'ops'] });

@@ -16,7 +16,7 @@ import { textField } from '../../platform/requests/fields.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import { holdOffPurge } from '../../policies/tenant-reader.ts';
-import { insertUser, type UserRow } from '../accounts/account-store.ts';
+import { insertUser, isSameMailbox, type UserRow } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
@@ -284,6 +284,7 @@ async function userOf(
     return isMapped ? changeRole(tx, known, person.role) : known;
   }
   const existing = await findUserByEmail(tx, tenantId, person.email);
+  if (existing && !isSameMailbox(existing.email, person.email)) return 'the address resembles that of another user';
   if (existing?.disabled) return 'the user is disabled';
   const { email, name, role } = person;
   const made = { userId: newId(), tenantId, email, name, role, passwordHash, disabled: false };
