@@ -55,7 +55,8 @@ export interface SessionSocket extends FeedSocket, InboxSocket {
 /** Watches devices on behalf of a caller. */
 export class Session {
   private readonly parts: SessionParts;
-  private readonly caller: Caller;
+  /** As last checked: its scopes may change while the socket is open, but not to which customer and device groups it is limited. */
+  private caller: Caller;
   /** The devices whose points, and whose alarms, the session shows. */
   private readonly points: Visibility;
   private readonly alarms: Visibility;
@@ -130,12 +131,16 @@ export class Session {
     this.update();
   }
 
-  /** Returns why the caller, as it is now, may no longer use what it has subscribed to, or undefined. */
-  refusalOf(now: Caller): string | undefined {
+  /**
+   * Judges later subscriptions by the caller as it is now. Returns why it may no longer use what it has subscribed to, or
+   * undefined.
+   */
+  check(now: Caller): string | undefined {
+    this.caller = now;
     if (this.stopAlarms && !now.scopes.has('alarms:read') && visibilityOf(now, 'alarms:read').deviceGroupIds === null) {
       return 'the scope alarms:read is required';
     }
-    return this.channels.refusalOf(now);
+    return this.channels.check(now);
   }
 
   /** Whether the session shows only some of the tenant's devices. */

@@ -24,10 +24,13 @@ export interface TenantChannelParts {
 /** The subscriptions of one client to these channels. */
 export class TenantChannels {
   private readonly parts: TenantChannelParts;
-  private readonly caller: Caller;
+  /** As last checked: its scopes may change while the socket is open. */
+  private caller: Caller;
   private readonly feed: Pick<Feed, 'push'>;
   private readonly rollouts = new Map<string, WatchedRollout>();
   private stopEvents: (() => void) | undefined;
+  /** Whether the events include those of the audit log. */
+  private showsAudit = false;
   private isClosed = false;
 
   constructor(parts: TenantChannelParts, caller: Caller, feed: Pick<Feed, 'push'>) {
@@ -74,7 +77,7 @@ export class TenantChannels {
     this.checkAccess('events');
     if (this.stopEvents) return;
     // No event replaces another: a client that is too slow for them is disconnected.
-    const seesAudit = this.caller.scopes.has(auditScope);
+    const seesAudit = (this.showsAudit = this.caller.scopes.has(auditScope));
     const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message, subject) => {
       if (seesAudit || !isAuditSubject(subject)) this.feed.push(`event ${id}`, message);
     });
@@ -88,15 +91,19 @@ export class TenantChannels {
     this.stopEvents = undefined;
   }
 
-  /** Returns why the caller, as it is now, may no longer use a channel that it has subscribed to, or undefined. */
-  refusalOf(now: Caller): string | undefined {
+  /**
+   * Judges later subscriptions by the caller as it is now. Returns why it may no longer use a channel that it has subscribed to,
+   * or undefined.
+   */
+  check(now: Caller): string | undefined {
+    this.caller = now;
     const used = [
       ...(this.rollouts.size > 0 ? ['rollouts' as const] : []),
       ...(this.stopEvents ? ['events' as const] : []),
     ];
     const refusal = used.map((channel) => refusalOf(now, channel)).find((reason) => reason !== undefined);
     if (refusal !== undefined) return refusal;
-    const losesAudit = this.stopEvents && this.caller.scopes.has(auditScope) && !now.scopes.has(auditScope);
+    const losesAudit = this.stopEvents && this.showsAudit && !now.scopes.has(auditScope);
     return losesAudit ? `the scope ${auditScope} is required for events of the audit log` : undefined;
   }
 

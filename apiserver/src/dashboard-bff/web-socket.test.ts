@@ -285,8 +285,10 @@ describe('/ws', () => {
       await client.say({ unsubscribe: 'rollouts' });
       const without = { ...callers['viewer']!, scopes: new Set(['telemetry:read']) };
       expect(refusals[0]!(without)).to.equal(undefined);
+      expect(refusals[0]!(callers['viewer']!)).to.equal(undefined);
       await client.say(watch('r1'));
       expect(refusals[0]!(without)).to.equal('the scope ota:read is required');
+      expect(refusals[0]!(callers['viewer']!)).to.equal(undefined);
       await client.say({ unsubscribe: 'rollouts' });
       await client.say({ subscribe: 'events' });
       expect(refusals[0]!(without)).to.equal('the scope events:read is required');
@@ -364,6 +366,36 @@ describe('/ws', () => {
         expect(refusal.error.code, `${token} ${message.subscribe}`).to.equal('PERMISSION_DENIED');
       }
     }
+  });
+
+  it('judges each subscription by the scopes that the user has then, not by those at the beginning', async () => {
+    rollouts.set('acme/r1', { resource: 'ns/r1', revision: 1n, rollout: {} });
+    const everything = { ...user, scopes: new Set(['telemetry:read', 'alarms:read', 'ota:read', 'events:read']) };
+    callers['changing'] = everything;
+    const client = connect('changing');
+    await client.opened;
+    const judge = async (now: Caller) => {
+      expect(refusals.at(-1)!(now)).to.equal(undefined);
+      const responses = [];
+      for (const message of [
+        { subscribe: 'alarms' },
+        { subscribe: 'events' },
+        { subscribe: 'rollouts', rollout_id: 'r1' },
+      ]) {
+        const { error } = (await client.say(message)) as { error?: { code: string } };
+        responses.push(error?.code ?? 'OK');
+      }
+      return responses;
+    };
+    expect(await judge(user)).to.deep.equal(Array(3).fill('PERMISSION_DENIED'));
+    expect(await judge(everything)).to.deep.equal(Array(3).fill('OK'));
+  });
+
+  it('does not count the scope of the audit log that a user gets after subscribing', async () => {
+    const client = connect('viewer');
+    await client.opened;
+    await client.say({ subscribe: 'events' });
+    for (const now of ['administrator', 'viewer']) expect(refusals.at(-1)!(callers[now]!), now).to.equal(undefined);
   });
 
   describe('for a user of a customer', () => {

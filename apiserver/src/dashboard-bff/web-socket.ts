@@ -278,7 +278,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         credential: token,
         caller,
         address,
-        refusalOf: (now) => movedTo(now, caller) ?? refusalOf(now, address) ?? session?.refusalOf(now),
+        refusalOf: (now) => movedTo(now, caller) ?? refusalOf(now, address) ?? session?.check(now),
         end: (reason) => {
           if (reason.code === 'UNAUTHENTICATED')
             end(closeCodes.expired, reason.code, 'the token has expired or was revoked');
