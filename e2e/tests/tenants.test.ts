@@ -138,6 +138,18 @@ describe('tenants through REST', function () {
     await kube.apply({ apiVersion: 'kellet.dev/v1alpha1', kind: 'Tenant', metadata: { name: id }, spec: { name: id } });
     await kube.wait(`tenant.kellet.dev/${id}`, 'condition=Ready');
     expect(await codeOf(platform.delete(`/api/v1/tenants/${id}`))).to.match(/^FAILED_PRECONDITION.*managed by kubectl/);
+    // A field that the manifest states, one that it does not, and one that kubectl takes over later.
+    const patch = (fields: object) => codeOf(platform.patch(`/api/v1/tenants/${id}`, fields));
+    expect(await patch({ name: 'Other' })).to.match(
+      /^FAILED_PRECONDITION.*\bname is managed by kubectl\S*: change it there/,
+    );
+    expect(await patch({ name: id, quotas: { devices: 7 } })).to.equal('OK');
+    const merge = JSON.stringify({ spec: { quotas: { devices: 8 } } });
+    await kube.run(['patch', 'tenant.kellet.dev', id, '--type', 'merge', '-p', merge]);
+    expect(await patch({ quotas: { devices: 9 } })).to.match(
+      /^FAILED_PRECONDITION.*\bquotas.devices is managed by kubectl/,
+    );
+    expect(await patch({ quotas: { points_per_day: 1000 } })).to.equal('OK');
     expect(await codeOf(platform.post('/api/v1/tenants', request(id)))).to.match(/^ALREADY_EXISTS/);
     await kube.run(['delete', 'tenant.kellet.dev', id, '--wait=false']);
     const reason = (wanted: string) =>

@@ -19,7 +19,7 @@ import { customerHasUsers, insertUser } from './accounts/account-store.ts';
 import { hashPassword } from './accounts/passwords.ts';
 import { createAuth } from './service.ts';
 import { insertTenant } from './testing/test-fixtures.ts';
-import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
+import { clusterAway, clusterWithoutTenants, MovableClock, testPlatform } from './testing/test-platform.ts';
 
 const password = 'correct horse battery';
 
@@ -62,7 +62,7 @@ describe('auth and devices over REST', () => {
     const noProfiles = { get: async () => undefined, getWithin: async () => undefined, list: async () => [] };
     const usage = { ofGroup: templatesOfGroup, customerHasUsers };
     const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock), usage);
-    for (const module of [auth, createTenants(platform, clusterAway, async () => ({})), devices]) {
+    for (const module of [auth, createTenants(platform, clusterWithoutTenants, async () => ({})), devices]) {
       module.register(registry);
       await module.start?.();
     }

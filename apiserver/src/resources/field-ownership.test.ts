@@ -1,7 +1,7 @@
 import type { ManagedFields } from '@kellet/crds';
 import { expect } from 'chai';
 import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
-import { foreignManager, keptByAnother, ownValues } from './field-ownership.ts';
+import { foreignManager, keptByAnother, otherOwnerOf, ownValues } from './field-ownership.ts';
 
 const entry = (manager: string, operation: 'Apply' | 'Update', ...parents: string[]): ManagedFields => ({
   manager,
@@ -128,4 +128,41 @@ describe('the values that REST owns', () => {
     });
     expect(ownValues(object, undefined, 'metadata', 'labels')).to.deep.equal({});
   });
+});
+
+describe('the other owner of a field', () => {
+  const object: KubernetesObject = {
+    ...resource(undefined),
+    metadata: {
+      name: 't',
+      managedFields: [
+        { manager: 'kellet-api', fieldsV1: { 'f:spec': { 'f:name': {}, 'f:quotas': { 'f:devices': {} } } } },
+        {
+          manager: 'kubectl',
+          fieldsV1: {
+            'f:metadata': { 'f:labels': {} },
+            'f:spec': {
+              'f:ipAllowlist': {},
+              'f:defaults': { '.': {}, 'f:tags': { 'f:site': {} }, 'f:otaPolicy': {} },
+            },
+          },
+        },
+        { manager: 'operator', subresource: 'status', fieldsV1: { 'f:spec': { 'f:mfaRequired': {} } } },
+      ],
+    },
+  };
+  const cases: [string, string, string | undefined][] = [
+    ['owned', 'ipAllowlist', 'kubectl'],
+    ['owned within', 'defaults.tags', 'kubectl'],
+    ['within what is owned whole', 'defaults.otaPolicy.maxAttempts', 'kubectl'],
+    ['beside what is owned', 'defaults.tags.company', undefined],
+    ['ours', 'quotas.devices', undefined],
+    ['of nobody', 'batchSeconds', undefined],
+    ['below one of nobody', 'batchSeconds.x', undefined],
+    ['owned in the status alone', 'mfaRequired', undefined],
+  ];
+  for (const [what, path, manager] of cases) {
+    it(`${path} (${what}): ${manager ?? 'none'}`, () =>
+      expect(otherOwnerOf(object, path.split('.'))).to.equal(manager));
+  }
 });

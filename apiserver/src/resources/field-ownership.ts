@@ -97,6 +97,23 @@ export function keptByAnother(
   return undefined;
 }
 
+/**
+ * Returns a manager, other than us, that owns this field of the spec, or something in it, or the whole of what it is in;
+ * undefined if there is none.
+ */
+export function otherOwnerOf(object: Object, path: readonly string[]): string | undefined {
+  const owns = (entry: ManagedFields): boolean => {
+    let fields: object | undefined = fieldsAt(entry, ['spec']);
+    for (const name of path) {
+      if (!fields) return false;
+      if (Object.keys(fields).length === 0) return true;
+      fields = (fields as Record<string, object | undefined>)[`f:${name}`];
+    }
+    return fields !== undefined;
+  };
+  return entries(object).find((entry) => entry.manager !== apiFieldManager && owns(entry))?.manager;
+}
+
 function leftOut(fields: object, wanted: unknown, path: string): string | undefined {
   if (wanted === undefined) return path;
   for (const [key, below] of Object.entries(fields) as [string, object][]) {

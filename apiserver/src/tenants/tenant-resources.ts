@@ -9,7 +9,7 @@ import { specOf } from '../control/manifest-mapping.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { alreadyExists, failedPrecondition } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import { resourceOf } from '../platform/kubernetes/kubernetes.ts';
+import { type KubernetesObject, resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
 import { Creations, type CreationsOptions, metadataOf } from '../resources/creations.ts';
@@ -91,6 +91,15 @@ export class TenantResources {
       return true;
     });
     if (!isRestored) throw failedPrecondition('the data of the tenant is being purged: it cannot be restored');
+  }
+
+  /**
+   * Returns the Tenant resource that decides on settings of the tenant; undefined if there is none, or if it is deleted and not
+   * applied any more.
+   */
+  async governing(tenantId: string, signal: AbortSignal): Promise<KubernetesObject<Manifest> | undefined> {
+    const object = await this.options.kubernetes.get<Manifest>(kind, '', tenantId, signal);
+    return object?.metadata.deletionTimestamp ? undefined : object;
   }
 
   private async refuseTaken(tenantId: string): Promise<void> {

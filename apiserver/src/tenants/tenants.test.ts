@@ -15,9 +15,10 @@ import { createDevice } from '../device-registry/devices/devices.ts';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import { revocationChannel, tenantChannel } from '../platform/database/channels.ts';
 import { newId } from '../platform/ids.ts';
+import type { KubernetesApi, KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { eventually } from '../platform/testing/eventually.ts';
-import { codeOf } from '../platform/testing/refusals.ts';
+import { codeOf, refusal } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createTenants } from './service.ts';
 import { changedSettings, TenantApplier } from './tenant-applier.ts';
@@ -31,6 +32,8 @@ describe('tenants', () => {
   let auth: AuthModule;
   let applier: TenantApplier;
   let clock: MovableClock;
+  /** What the Kubernetes API returns of a Tenant resource. */
+  let manifest: KubernetesObject | undefined;
   let measurements = 0;
   let measurementMilliseconds = 0;
   const registry = new ServiceRegistry();
@@ -43,11 +46,15 @@ describe('tenants', () => {
     auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     applier = new TenantApplier(platform);
     auth.register(registry);
-    createTenants(platform, clusterAway, async (tx, tenantId) => {
-      measurements += 1;
-      clock.advance(measurementMilliseconds);
-      return { devices: await countDevices(tx, tenantId) };
-    }).register(registry);
+    createTenants(
+      platform,
+      { ...clusterAway, get: (async () => manifest) as KubernetesApi['get'] },
+      async (tx, tenantId) => {
+        measurements += 1;
+        clock.advance(measurementMilliseconds);
+        return { devices: await countDevices(tx, tenantId) };
+      },
+    ).register(registry);
     let listening = false;
     test.database.listen(
       [revocationChannel, tenantChannel],
@@ -345,6 +352,68 @@ describe('tenants', () => {
       const same = await call(method.updateTenant, { tenantId: 'parts', name: 'unnamed', updateMask: { paths: [] } });
       expect([same.name, same.updatedAt]).to.deep.equal([before.name, before.updatedAt]);
       expect((await update({ quotas: { devices: 1 } }, 'quotas')).quotas).to.include({ devices: 1, pointsPerDay: 0 });
+    });
+
+    describe('of which the Tenant resource states some', () => {
+      const owned = (manager: string, spec: object) => ({ manager, operation: 'Apply', fieldsV1: { 'f:spec': spec } });
+      const spec = { name: 'Stated', mfaRequired: false, quotas: { devices: 10 }, defaults: { tags: { site: 'a' } } };
+      before(async () => {
+        await apply('stated', spec);
+        manifest = {
+          apiVersion: 'kellet.dev/v1alpha1',
+          kind: 'Tenant',
+          metadata: {
+            name: 'stated',
+            managedFields: [
+              owned('kellet-api', { 'f:retentionDays': {} }),
+              owned('kubectl', { 'f:name': {}, 'f:mfaRequired': {}, 'f:quotas': { 'f:devices': {} } }),
+              owned('argocd', { 'f:defaults': { 'f:tags': { 'f:site': {} } } }),
+            ],
+          },
+          spec,
+        } as unknown as KubernetesObject;
+      });
+      after(() => (manifest = undefined));
+
+      type Update = Omit<MessageInitShape<typeof method.updateTenant.input>, '$typeName'>;
+      const update = (request: Update, path: string) =>
+        call(method.updateTenant, { ...request, tenantId: 'stated', updateMask: { paths: [path] } });
+
+      for (const [path, request, field, manager] of [
+        ['name', { name: 'Other' }, 'name', 'kubectl'],
+        ['mfa_required', { mfaRequired: true }, 'mfa_required', 'kubectl'],
+        ['quotas.devices', { quotas: { devices: 20 } }, 'quotas.devices', 'kubectl'],
+        ['quotas', { quotas: { pointsPerDay: 5 } }, 'quotas.devices', 'kubectl'],
+        ['defaults.tags', { defaults: { tags: { site: 'b' } } }, 'defaults.tags.site', 'argocd'],
+        ['defaults', { defaults: { offlineAfterSeconds: 60 } }, 'defaults.tags.site', 'argocd'],
+      ] as const) {
+        it(`refuse to change ${field} by ${path}, and name ${manager}`, async () => {
+          const before = await call(method.getTenant, { tenantId: 'stated' });
+          const message = `${field} is managed by ${manager}: change it there`;
+          expect(await refusal(update(request, path))).to.include({ code: 'FAILED_PRECONDITION', message });
+          expect((await call(method.getTenant, { tenantId: 'stated' })).updatedAt).to.deep.equal(before.updatedAt);
+        });
+      }
+
+      it('refuse it to the tenant itself', async () => {
+        const request = { mfaRequired: true, updateMask: { paths: ['mfa_required'] } };
+        expect(await codeOf(call(method.updateOwnTenant, request, 'stated'))).to.equal('FAILED_PRECONDITION');
+      });
+
+      it('change others, and accept what is stated', async () => {
+        const changed = await update({ quotas: { pointsPerDay: 500 } }, 'quotas.points_per_day');
+        expect(changed.quotas).to.include({ devices: 10, pointsPerDay: 500 });
+        expect((await update({ retentionDays: 7 }, 'retention_days')).retentionDays).to.equal(7);
+        expect((await update({ name: 'Stated' }, 'name')).name).to.equal('Stated');
+        const { defaults } = await update({ defaults: { tags: { site: 'a', floor: '2' } } }, 'defaults.tags');
+        expect(defaults!.tags).to.deep.equal({ site: 'a', floor: '2' });
+      });
+
+      it('change everything once the resource is deleted', async () => {
+        const { metadata } = manifest!;
+        manifest = { ...manifest!, metadata: { ...metadata, deletionTimestamp: '2026-01-01T00:00:00Z' } };
+        expect((await update({ name: 'Free' }, 'name')).name).to.equal('Free');
+      });
     });
 
     it('show their usage, measured again after twenty times the duration of the measurement, at most a minute', async () => {

@@ -1,5 +1,6 @@
 // Tenants through the API: a tenant reads and changes itself, the platform administrator every tenant.
 import { create } from '@bufbuild/protobuf';
+import type { TenantSpec } from '@kellet/crds';
 import {
   type AuthService,
   type CreateTenantRequest,
@@ -16,9 +17,11 @@ import { emailField } from '../auth/users/users.ts';
 import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import { textField, updatedFields } from '../platform/requests/fields.ts';
 import { mergedField } from '../platform/requests/merged-field.ts';
 import type { Implementation } from '../platform/rpc.ts';
+import { managedElsewhere } from './managed-settings.ts';
 import type { TenantResources } from './tenant-resources.ts';
 import {
   checkBatchSeconds,
@@ -91,12 +94,13 @@ export function tenantHandlers(
       return shown(found(row));
     },
 
-    updateOwnTenant: async (request, { tenantId }) => {
+    updateOwnTenant: async (request, { tenantId, signal }) => {
       const fields = updatedFields(request.updateMask, updatable);
       for (const field of ['rate_limit_per_minute', 'quotas'] as const) {
         if (fields.has(field)) throw permissionDenied(`${field} is set by the platform administrator only`);
       }
-      const row = await database.tenant(tenantId, (tx) => change(tx, tenantId, request, fields));
+      const resource = fields.size > 0 ? await resources.governing(tenantId, signal) : undefined;
+      const row = await database.tenant(tenantId, (tx) => change(tx, tenantId, { request, fields, resource }));
       return shown(found(row));
     },
 
@@ -113,9 +117,12 @@ export function tenantHandlers(
       return { tenants: closed.rows.map((row) => toTenant(row)), nextPageToken: closed.nextPageToken };
     },
 
-    updateTenant: async (request) => {
+    updateTenant: async (request, { signal }) => {
+      const { tenantId } = request;
       const fields = updatedFields(request.updateMask, updatable);
-      const row = await database.system((tx) => change(tx, request.tenantId, request, fields));
+      found(await database.systemRead((tx) => findTenant(tx, tenantId)));
+      const resource = fields.size > 0 ? await resources.governing(tenantId, signal) : undefined;
+      const row = await database.system((tx) => change(tx, tenantId, { request, fields, resource }));
       return shown(found(row));
     },
   };
@@ -163,19 +170,30 @@ function found(row: TenantRow | undefined): TenantRow {
 
 type TenantUpdate = UpdateTenantRequest | UpdateOwnTenantRequest;
 
+/** A change that was asked for. */
+interface AskedChange {
+  readonly request: TenantUpdate;
+  readonly fields: ReadonlySet<TenantField>;
+  /** The Tenant resource, if it decides on settings. */
+  readonly resource: KubernetesObject<TenantSpec> | undefined;
+}
+
 /**
  * Changes the fields of a tenant. Returns undefined if there is no such tenant. Throws FAILED_PRECONDITION if it is
- * deleted.
+ * deleted, or if another manager owns one of the fields in its resource.
  */
 async function change(
   tx: Transaction,
   tenantId: string,
-  request: TenantUpdate,
-  fields: ReadonlySet<TenantField>,
+  { request, fields, resource }: AskedChange,
 ): Promise<TenantRow | undefined> {
   const row = await findTenant(tx, tenantId, 'FOR UPDATE');
   if (row) notDeleted(row);
-  return row && fields.size > 0 ? updateTenant(tx, tenantId, settingsOf(request, fields, row)) : row;
+  if (!row || fields.size === 0) return row;
+  const settings = settingsOf(request, fields, row);
+  const managed = resource && managedElsewhere(resource, row, settings);
+  if (managed !== undefined) throw failedPrecondition(managed);
+  return updateTenant(tx, tenantId, settings);
 }
 
 /** Returns the checked settings of a request. Throws INVALID_ARGUMENT naming the field. */

@@ -15,7 +15,7 @@ import { hashPassword } from '../accounts/passwords.ts';
 import type { Role } from '../roles/roles.ts';
 import { createAuth } from '../service.ts';
 import { insertTenant } from './test-fixtures.ts';
-import { clusterAway, MovableClock, testPlatform } from './test-platform.ts';
+import { clusterAway, clusterWithoutTenants, MovableClock, testPlatform } from './test-platform.ts';
 
 const password = 'correct horse battery';
 
@@ -60,7 +60,7 @@ export class TestAuthServer {
     const broker = new Broker(natsUrl, platform.logger);
     const auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     auth.register(registry);
-    createTenants(platform, clusterAway, async () => ({})).register(registry);
+    createTenants(platform, clusterWithoutTenants, async () => ({})).register(registry);
     await auth.start?.();
     const health = new Health({ postgres: () => test.database.ping() });
     const gateway = new Gateway({ ...platform, broker }, { invoker: registry, health });

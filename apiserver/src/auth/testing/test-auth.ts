@@ -13,7 +13,7 @@ import { hashPassword } from '../accounts/passwords.ts';
 import type { Role } from '../roles/roles.ts';
 import { type AuthModule, createAuth } from '../service.ts';
 import { insertTenant } from './test-fixtures.ts';
-import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
+import { clusterAway, clusterWithoutTenants, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
 
 /** The password of every account that the tests make. */
 export const password = 'correct horse battery';
@@ -66,7 +66,7 @@ export class TestAuth {
     this.auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     this.register = (registry) => {
       this.auth.register(registry);
-      createTenants(platform, clusterAway, async () => ({})).register(registry);
+      createTenants(platform, clusterWithoutTenants, async () => ({})).register(registry);
     };
     this.register(this.registry);
     await this.auth.start?.();

@@ -63,3 +63,6 @@ export const clusterAway: AuthKubernetes & CreationsOptions['kubernetes'] = {
   delete: away,
   mergePatch: away,
 };
+
+/** A Kubernetes API without Tenant resources, which cannot be written to. */
+export const clusterWithoutTenants: typeof clusterAway = { ...clusterAway, get: async () => undefined };
