@@ -21,6 +21,13 @@ export interface TenantChannelParts {
   readonly events: EventFeed;
 }
 
+/** A subscription to the tenant's events. */
+interface WatchedEvents {
+  readonly stop: () => void;
+  /** Whether they include those of the audit log. */
+  readonly showsAudit: boolean;
+}
+
 /** The subscriptions of one client to these channels. */
 export class TenantChannels {
   private readonly parts: TenantChannelParts;
@@ -28,9 +35,7 @@ export class TenantChannels {
   private caller: Caller;
   private readonly feed: Pick<Feed, 'push'>;
   private readonly rollouts = new Map<string, WatchedRollout>();
-  private stopEvents: (() => void) | undefined;
-  /** Whether the events include those of the audit log. */
-  private showsAudit = false;
+  private events: WatchedEvents | undefined;
   private isClosed = false;
 
   constructor(parts: TenantChannelParts, caller: Caller, feed: Pick<Feed, 'push'>) {
@@ -75,20 +80,20 @@ export class TenantChannels {
    */
   async watchEvents(): Promise<void> {
     this.checkAccess('events');
-    if (this.stopEvents) return;
+    if (this.events) return;
     // No event replaces another: a client that is too slow for them is disconnected.
-    const seesAudit = (this.showsAudit = this.caller.scopes.has(auditScope));
+    const showsAudit = this.caller.scopes.has(auditScope);
     const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message, subject) => {
-      if (seesAudit || !isAuditSubject(subject)) this.feed.push(`event ${id}`, message);
+      if (showsAudit || !isAuditSubject(subject)) this.feed.push(`event ${id}`, message);
     });
     if (this.isClosed) stop();
-    else this.stopEvents = stop;
+    else this.events = { stop, showsAudit };
   }
 
   /** Stops showing events. */
   leaveEvents(): void {
-    this.stopEvents?.();
-    this.stopEvents = undefined;
+    this.events?.stop();
+    this.events = undefined;
   }
 
   /**
@@ -99,11 +104,11 @@ export class TenantChannels {
     this.caller = now;
     const used = [
       ...(this.rollouts.size > 0 ? ['rollouts' as const] : []),
-      ...(this.stopEvents ? ['events' as const] : []),
+      ...(this.events ? ['events' as const] : []),
     ];
     const refusal = used.map((channel) => refusalOf(now, channel)).find((reason) => reason !== undefined);
     if (refusal !== undefined) return refusal;
-    const losesAudit = this.stopEvents && this.showsAudit && !now.scopes.has(auditScope);
+    const losesAudit = this.events?.showsAudit && !now.scopes.has(auditScope);
     return losesAudit ? `the scope ${auditScope} is required for events of the audit log` : undefined;
   }
 

@@ -2,6 +2,7 @@
 import type { Transaction } from '../../platform/database/database.ts';
 import { tenantExists, tenantNotPurged, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import type { Role } from '../roles/roles.ts';
+import { isSameSignIn } from './email-addresses.ts';
 
 /** A row of the table users. */
 export interface UserRow {
@@ -50,19 +51,10 @@ export async function findAccounts(tx: Transaction, email: string, tenantId: str
      ORDER BY tenant_id IS NOT NULL, tenant_deleted, created_at, user_id LIMIT ${maxAccounts}`,
     [email, tenantId],
   );
-  // PostgreSQL finds more than what is the same in JavaScript, where failures are counted by address: İ is i there, and i̇ here.
-  const found = rows.filter((row) => row.email.toLowerCase() === email.toLowerCase());
+  const found = rows.filter((row) => isSameSignIn(row.email, email));
   // A tenant's user with the platform administrator's address must not lock the administrator out.
   return found[0]?.tenant_id === null ? found.slice(0, 1) : found;
 }
-
-/**
- * Reports whether two addresses differ at most in the case of ASCII letters. Other letters must be equal: U+212A (Kelvin) in
- * lower case is k, but a mailbox with it belongs to somebody else.
- */
-export const isSameMailbox = (one: string, other: string): boolean => asciiLowerCase(one) === asciiLowerCase(other);
-
-const asciiLowerCase = (text: string): string => text.replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
 
 /** Replaces the hash of a password by another of the same password, unless the password was changed meanwhile. */
 export async function replacePasswordHash(

@@ -20,10 +20,10 @@ export class LoginThrottle {
 
   /**
    * Runs one attempt. The work returns undefined when the sign-in failed, which is counted, and adds to its argument the
-   * tenants whose accounts it tried (empty: the platform). Throws RESOURCE_EXHAUSTED
-   * with the time to wait, without running it, while earlier failures of the pair or the address block it. Attempts of
-   * the same pair run one after another, so that concurrent guesses are counted like successive ones. A success ends the
-   * count of the pair if its failures concern no other tenant than the account's.
+   * tenants whose accounts it tried (empty: the platform). Throws RESOURCE_EXHAUSTED with the time to wait, without
+   * running it, while earlier failures of the pair or the address block it. Attempts of the same pair run one after
+   * another, so that concurrent guesses are counted like successive ones. A success ends the count of the pair if its
+   * failures concern no other tenant than the account's.
    */
   attempt<T extends { readonly tenant_id: string | null }>(
     account: string,
@@ -40,7 +40,8 @@ export class LoginThrottle {
       await this.database.system(async (tx) => {
         if (result !== undefined) {
           // Signing in to one account must not reset the count of guesses at others: that of the address stays, and that of the pair
-          // if an account of another tenant was tried, where anyone may have made a user with this e-mail.
+          // if an account of another tenant was tried, where anyone may have made a user with this e-mail. The subject is the primary
+          // key: at most one row is deleted, however many users share the e-mail.
           await tx.query('DELETE FROM login_failures WHERE subject = $1 AND tenant_ids <@ ARRAY[$2]', [
             pair,
             result.tenant_id ?? '',

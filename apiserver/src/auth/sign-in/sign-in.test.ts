@@ -183,17 +183,22 @@ describe('login', () => {
     await at.login(user.email, { address });
   });
 
+  const theirs = { password: 'another password of mine', tenantId: 'other' };
+  /** Makes a user of the tenant `other` with an e-mail address that another account has. */
+  const makeNamesake = async (email: string) => {
+    const passwordHash = await hashPassword(theirs.password);
+    const made = { userId: newId(), tenantId: 'other', email, name: '', role: 'viewer', disabled: false } as const;
+    await at.test.database.system((tx) => insertUser(tx, { ...made, passwordHash }));
+  };
+
   it('counts on when somebody signs in to a user of the same e-mail in another tenant', async () => {
-    const theirs = { password: 'another password of mine', tenantId: 'other' };
-    const otherPassword = await hashPassword(theirs.password);
     const victims = [
       { email: (await at.makeUser()).email, tenantId: 'acme' },
       { email: (await at.makeUser()).email, tenantId: '' },
       { email: platformAdministrator, tenantId: '' },
     ];
     for (const [index, { email, tenantId }] of victims.entries()) {
-      const made = { userId: newId(), tenantId: 'other', email, name: '', role: 'viewer', disabled: false } as const;
-      await at.test.database.system((tx) => insertUser(tx, { ...made, passwordHash: otherPassword }));
+      await makeNamesake(email);
       const address = `192.0.2.${10 + index}`;
       for (let guess = 0; guess < 5; guess += 1) {
         const guessed = at.login(email, { password: 'wrong', tenantId, address });
@@ -206,9 +211,7 @@ describe('login', () => {
 
   it('starts again when a user signs in whose failures concern no other tenant', async () => {
     const { email } = await at.makeUser();
-    const passwordHash = await hashPassword('another password of mine');
-    const made = { userId: newId(), tenantId: 'other', email, name: '', role: 'viewer', disabled: false } as const;
-    await at.test.database.system((tx) => insertUser(tx, { ...made, passwordHash }));
+    await makeNamesake(email);
     const [tenantId, address] = ['acme', '192.0.2.20'];
     for (let round = 0; round < 3; round += 1) {
       for (let guess = 0; guess < 4; guess += 1) {
