@@ -85,7 +85,7 @@ sizing: install ## compute the size of an installation (DEVICES=n, POINT_SECONDS
 	@exec node scripts/scaling/main.ts $(foreach name,DEVICES POINT_SECONDS POINTS_PER_REQUEST POLL_SECONDS ARTIFACT_MEGABYTES \
 		ROLLOUT_HOURS HOT_HOURS,$(if $($(name)),--$(shell echo $(name) | tr A-Z_ a-z-) $($(name))))
 
-artifacts: install ## store, hash and read an artifact of a GiB in every store, in bounded memory (BYTES=n)
+artifacts: install ## store, hash and read an artifact of a GiB in every store, in bounded memory (BYTES=n, at most 4294967295)
 	@KELLET_TEST_ARTIFACT_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
 		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/artifacts/artifact-reader.test.ts
 

@@ -136,20 +136,23 @@ export class Rest {
 /** Longest time for which a call is repeated, and the pause between two attempts, in milliseconds. */
 const patience = { longest: 120_000, between: 500 };
 
-/** Repeats a call while the platform is unavailable, as a client should: on a busy machine it may be for a moment. */
+/** Repeats a call while the platform is unavailable or limits the rate, as a client should: on a busy machine it may be for a moment. */
 async function untilAvailable<Result>(call: () => Promise<Result>): Promise<Result> {
   for (const begun = performance.now(); ;) {
+    let wait = patience.between;
     try {
       return await call();
     } catch (error) {
-      const isFinal = error instanceof RestError && error.status !== 503;
+      const isLimited = error instanceof RestError && error.code === '429';
+      const isFinal = error instanceof RestError && error.status !== 503 && !isLimited;
       if (isFinal || performance.now() - begun > patience.longest) throw error;
+      if (isLimited) wait = Number(error.headers.get('retry-after') ?? '0') * 1000 || wait;
     }
-    await sleep(patience.between);
+    await sleep(wait);
   }
 }
 
-/** Calls the API, and repeats each call while the platform is unavailable. */
+/** Calls the API, and repeats each call while the platform is unavailable or limits the rate. */
 export class PatientRest extends Rest {
   override call<Body = unknown>(method: string, path: string, request: RestRequest = {}): Promise<Body> {
     return untilAvailable(() => super.call<Body>(method, path, request));
