@@ -431,17 +431,22 @@ export class Connection {
     const contentType = typeof properties.contentType === 'string' ? properties.contentType : '';
     this.running += 1;
     this.runningBytes += payload.length;
-    this.process({ action, payload, contentType }, accepted)
-      .then(
-        (outcome) => this.processed(topic, outcome, unacknowledged, accepted),
-        () => this.close(reasons.serverUnavailable, true),
-      )
-      .finally(() => {
-        this.running -= 1;
-        this.runningBytes -= payload.length;
-        this.rouse();
-        this.pump();
-      });
+    const over = (): void => {
+      this.running -= 1;
+      this.runningBytes -= payload.length;
+      this.rouse();
+      this.pump();
+    };
+    this.process({ action, payload, contentType }, accepted).then(
+      (outcome) => {
+        this.processed({ topic, action }, outcome, unacknowledged, accepted);
+        over();
+      },
+      () => {
+        this.close(reasons.serverUnavailable, true);
+        over();
+      },
+    );
   }
 
   /** Telemetry is processed at once, so that many messages share a commit; everything else in order. */
@@ -453,15 +458,19 @@ export class Connection {
     return next;
   }
 
-  private processed(topic: string, outcome: Outcome, unacknowledged: Unacknowledged, accepted: Accepted): void {
+  private processed(
+    { topic, action }: { readonly topic: string; readonly action: Action },
+    outcome: Outcome,
+    unacknowledged: Unacknowledged,
+    accepted: Accepted,
+  ): void {
     const { response, error, isRefused } = outcome;
-    const isClaim = actionOf(topic)?.kind === 'claim';
     if (response) this.tell(response.topic, response.payload, accepted);
     if (error && !(response && isRefused)) this.tell(topics.errors, errorBody(topic, error), accepted);
     unacknowledged.reason = isRefused && error ? reasonOf(error, outcome.isEachRejected) : reasons.success;
     this.acknowledge();
     outcome.done();
-    if (isClaim) this.close(reasons.success, false);
+    if (action.kind === 'claim') this.close(reasons.success, false);
   }
 
   /** Acknowledges in the order of arrival (OASIS MQTT 5.0, 4.6). */

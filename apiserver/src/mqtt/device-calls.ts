@@ -80,7 +80,7 @@ export class DeviceCalls {
   async take(published: Published, publisher: Publisher): Promise<Outcome> {
     const { action } = published;
     const call = new Call(this.entrance, this.routes, publisher, {
-      method: methodOf[action.kind],
+      ...called[action.kind],
       bytes: published.payload.length,
     });
     try {
@@ -219,6 +219,17 @@ const methodOf = {
   claim: ProvisioningService.method.claimDevice,
 } as const satisfies Record<Action['kind'], DescMethod>;
 
+/** These methods with their full names. */
+const called = Object.fromEntries(
+  Object.entries(methodOf).map(([kind, method]) => [
+    kind,
+    { method, name: `${method.parent.typeName}/${method.name}` },
+  ]),
+) as Record<Action['kind'], { readonly method: DescMethod; readonly name: string }>;
+
+/** Handlers see no metadata of a message. */
+const noMetadata: ReadonlyMap<string, string> = new Map();
+
 /** One call: its context, log entry, trace and metrics. */
 class Call {
   readonly requestId = newRequestId();
@@ -234,18 +245,16 @@ class Call {
     entrance: Entrance,
     routes: ReadonlyMap<DescMethod, Route>,
     publisher: Publisher,
-    { method, bytes }: { readonly method: DescMethod; readonly bytes: number },
+    { method, name, bytes }: { readonly method: DescMethod; readonly name: string; readonly bytes: number },
   ) {
     this.entrance = entrance;
     this.routes = routes;
     this.method = method;
     this.publisher = publisher;
-    this.trace = beginTrace(`${method.parent.typeName}/${method.name}`, 'SERVER', undefined, () =>
-      rpcAttributes(method),
-    );
+    this.trace = beginTrace(name, 'SERVER', undefined, () => rpcAttributes(method));
     this.trace.requestId = this.requestId;
     this.entry = entrance.accessLog.begin('mqtt', 'PUBLISH', this.requestId, undefined);
-    this.entry.route = `${method.parent.typeName}/${method.name}`;
+    this.entry.route = name;
     this.entry.address = publisher.address;
     this.entry.caller = publisher.caller;
     this.entry.bytesIn = bytes;
@@ -263,7 +272,7 @@ class Call {
     await admission.admitDevice(access, method, request, caller);
     const context: CallContext = {
       ...{ caller, tenantId: caller.tenantId, requestId: this.requestId, address, signal },
-      metadata: new Map(),
+      metadata: noMetadata,
       responseMetadata: new Map(),
       afterResponse: (run) => void this.afterwards.push(run),
     };
