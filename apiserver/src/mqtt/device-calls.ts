@@ -80,7 +80,7 @@ export class DeviceCalls {
   async take(published: Published, publisher: Publisher): Promise<Outcome> {
     const { action } = published;
     const call = new Call(this.entrance, this.routes, publisher, {
-      ...called[action.kind],
+      method: methodOf[action.kind],
       bytes: published.payload.length,
     });
     try {
@@ -219,13 +219,10 @@ const methodOf = {
   claim: ProvisioningService.method.claimDevice,
 } as const satisfies Record<Action['kind'], DescMethod>;
 
-/** These methods with their full names. */
-const called = Object.fromEntries(
-  Object.entries(methodOf).map(([kind, method]) => [
-    kind,
-    { method, name: `${method.parent.typeName}/${method.name}` },
-  ]),
-) as Record<Action['kind'], { readonly method: DescMethod; readonly name: string }>;
+/** The full names of these methods. */
+const nameOf: ReadonlyMap<DescMethod, string> = new Map(
+  Object.values(methodOf).map((method) => [method, `${method.parent.typeName}/${method.name}`]),
+);
 
 /** Handlers see no metadata of a message. */
 const noMetadata: ReadonlyMap<string, string> = new Map();
@@ -245,12 +242,13 @@ class Call {
     entrance: Entrance,
     routes: ReadonlyMap<DescMethod, Route>,
     publisher: Publisher,
-    { method, name, bytes }: { readonly method: DescMethod; readonly name: string; readonly bytes: number },
+    { method, bytes }: { readonly method: DescMethod; readonly bytes: number },
   ) {
     this.entrance = entrance;
     this.routes = routes;
     this.method = method;
     this.publisher = publisher;
+    const name = nameOf.get(method)!;
     this.trace = beginTrace(name, 'SERVER', undefined, () => rpcAttributes(method));
     this.trace.requestId = this.requestId;
     this.entry = entrance.accessLog.begin('mqtt', 'PUBLISH', this.requestId, undefined);
