@@ -56,8 +56,9 @@ fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or 
 	@KELLET_TEST_FLEET_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/fleet-rollout.test.ts
 
-survival: install ## update 200 devices with a GiB while everything is killed in turn (DEVICES=n, BYTES=n)
-	@KELLET_TEST_IMAGE_DEVICES=$(or $(DEVICES),200) KELLET_TEST_IMAGE_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
+survival: install ## update 200 devices with a GiB while everything is killed in turn (DEVICES=n, BYTES=n, REPLICAS=n)
+	@KELLET_TEST_IMAGE_DEVICES=$(or $(DEVICES),200) KELLET_TEST_IMAGE_BYTES=$(or $(BYTES),1073741824) \
+		KELLET_TEST_IMAGE_REPLICAS=$(or $(REPLICAS),2) KELLET_ACCESS_LOG=errors exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/rollout-survival.test.ts
 
 reconnect: install ## kill the data plane under 5,000 connected devices, which must all return without a loss (DEVICES=n)
