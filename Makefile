@@ -39,9 +39,11 @@ fuzz: install ## send 20,000 mutated requests to every route (REQUESTS=n, SEED=n
 property: install ## run schemathesis over the OpenAPI document (ONLY=admin|viewer|device|platform, EXAMPLES=n)
 	@exec node e2e/property/main.ts
 
-model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n, SEED=n)
-	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
+model: install ## compare 2,000 random runs of a rollout with its model, and 60 of the whole system (RUNS=n, SYSTEM_RUNS=n, SEED=n)
+	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) mocha \
 		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
+	@KELLET_MODEL_SYSTEM_RUNS=$(or $(SYSTEM_RUNS),60) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
+		--exit --require ./dev/stack/testing/test-stack.ts e2e/tests/rollout-model.test.ts
 
 year: install ## fill an installation with a year of data and measure ordinary calls there and in a small one (SCALE=1, ROUNDS=20)
 	@exec node bench/src/year/year.ts
