@@ -1,6 +1,6 @@
 // Sends requests and breaks the connection in the middle of some downloads, as bad networks do.
 import { request as sendRequest } from 'node:http';
-import { sendByFetch,type SendHttp } from '@kellet/device';
+import { sendByFetch, type SendHttp } from '@kellet/device';
 
 /**
  * Returns a function that sends requests for chunks with `sendChunk` and others by fetch, and destroys the socket during the chunk
@@ -9,7 +9,7 @@ import { sendByFetch,type SendHttp } from '@kellet/device';
 export function cuttingHttp(cutAfterBytes: readonly number[], sendChunk: SendHttp): SendHttp {
   const cuts = [...cutAfterBytes].sort((a, b) => a - b);
   return (request) => {
-    if (!request.url.includes('/ota/chunk?')) return sendByFetch(request);
+    if (!request.url.includes('/ota/chunk?')) return sendShared(request);
     if (cuts[0] === undefined) return sendChunk(request);
     const { searchParams } = new URL(request.url);
     const end = Number(searchParams.get('offset')) + Number(searchParams.get('length'));

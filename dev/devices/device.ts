@@ -14,13 +14,12 @@ import {
   refuseImage,
   type Response,
   RestProtocol,
-  sendByFetch,
   type Transport,
 } from '@kellet/device';
-import { PatientRest, Rest, RestError } from '../clients/rest.ts';
+import { parsed, PatientRest, Rest, RestError } from '../clients/rest.ts';
 import { applyUpdate, type Behaviour } from './behaviour.ts';
 import { ChunkHttp } from './chunk-http.ts';
-import { cuttingHttp } from './cutting-http.ts';
+import { cuttingHttp, sendShared } from './cutting-http.ts';
 
 /** Options of a device before it has an identity. */
 export interface DeviceOptions {
@@ -143,9 +142,18 @@ export class SimulatedDevice {
   }
 
   /** Polls for commands, waiting at most this long. */
-  async poll(waitSeconds: number, signal?: AbortSignal): Promise<Command[]> {
+  async poll(waitSeconds: number, signal = new AbortController().signal): Promise<Command[]> {
     const path = `/api/v1/devices/${this.claimedId}/rpc/pending`;
-    const { commands } = await this.rest.get<{ commands: Command[] }>(path, { wait_seconds: waitSeconds }, signal);
+    const { status, header, body } = await sendShared({
+      ...{ method: 'GET', url: `${this.base}${path}?wait_seconds=${waitSeconds}` },
+      ...{ headers: { authorization: `Bearer ${this.claimedKey}` }, signal },
+    });
+    const response = parsed(new TextDecoder().decode(body));
+    if (status !== 200) {
+      const headers = new Headers({ 'retry-after': header('retry-after') ?? '' });
+      throw new RestError(`GET ${path}`, { status, headers, body: response });
+    }
+    const { commands } = response as { commands: Command[] };
     this.commands.push(...commands);
     return commands;
   }
@@ -231,7 +239,7 @@ export class SimulatedDevice {
     return record;
   }
 
-  private open(send = sendByFetch): Transport {
+  private open(send = sendShared): Transport {
     return new RestProtocol(this.base, send).open({ device_id: this.claimedId, api_key: this.claimedKey });
   }
 

@@ -81,21 +81,24 @@ const command = fc.oneof(
 );
 type Command = typeof command extends fc.Arbitrary<infer C> ? C : never;
 
-const spec: fc.Arbitrary<ModelSpec> = fc.record({
-  canaryPercent: percent,
-  failureThresholdPercent: fc.constantFrom(0, 10, 34, 50, 100),
-  minFailures: fc.constantFrom(1, 2),
-  maxAttempts: fc.constantFrom(1, 2),
-  paused: fc.constantFrom(false, false, false, true),
-  steps: fc.constantFrom<ModelSpec['steps']>(
-    [],
-    [{ percent: 100, approval: false }],
-    [
-      { percent: 50, approval: true },
-      { percent: 100, approval: false },
-    ],
-  ),
-});
+const spec: fc.Arbitrary<ModelSpec> = fc
+  .record({
+    canaryPercent: percent,
+    failureThresholdPercent: fc.constantFrom(0, 10, 34, 50, 100),
+    minFailures: fc.constantFrom(1, 2),
+    maxAttempts: fc.constantFrom(1, 2),
+    paused: fc.constantFrom(false, false, false, true),
+    steps: fc.constantFrom<ModelSpec['steps']>(
+      [],
+      [{ percent: 100, approval: false }],
+      [
+        { percent: 50, approval: true },
+        { percent: 100, approval: false },
+      ],
+    ),
+  })
+  // Those that the definition of the resource allows.
+  .map(({ steps, ...policy }) => ({ ...policy, steps: steps.filter((step) => step.percent > policy.canaryPercent) }));
 
 type Parts = Record<string, unknown>;
 
@@ -113,10 +116,10 @@ class System {
   private readonly rest: Rest;
   private readonly things: Things;
   private readonly client: KubernetesClient;
-  private readonly database: pg.Client;
+  private readonly database: pg.Pool;
   private readonly seen = new Set<string>();
 
-  constructor(parts: { rest: Rest; things: Things; client: KubernetesClient; database: pg.Client }) {
+  constructor(parts: { rest: Rest; things: Things; client: KubernetesClient; database: pg.Pool }) {
     this.rest = parts.rest;
     this.things = parts.things;
     this.client = parts.client;
@@ -391,7 +394,8 @@ async function perform(model: RolloutModel, system: System, step: Command): Prom
       return same(system.override(one.id, step.type), () => model.override(one, step.type));
     }
     case 'manifest': {
-      const change = { canaryPercent: step.percent, paused: step.paused };
+      const isAllowed = model.spec.steps.every(({ percent }) => percent > step.percent);
+      const change = { ...(isAllowed && { canaryPercent: step.percent }), paused: step.paused };
       await system.apply(change);
       return model.apply(change);
     }
@@ -415,11 +419,10 @@ async function settle(model: RolloutModel, system: System): Promise<void> {
 describe('a rollout of the whole system and its model', function () {
   this.timeout(120_000 + runs * longestSequence * 20_000);
   let client: KubernetesClient;
-  let database: pg.Client;
+  let database: pg.Pool;
   before(async () => {
     client = new KubernetesClient({ config: loadKubeConfig(stack().info.kubeconfig), userAgent: 'kellet-test' });
-    database = new pg.Client({ connectionString: stack().info.databaseUrl });
-    await database.connect();
+    database = new pg.Pool({ connectionString: stack().info.databaseUrl, max: 2 });
   });
   after(async () => {
     await client.close();
