@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean audit sizing soak crashes year day reconnect interop compatibility install
+.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans scale bench artifacts packages image trial-images lint format generate clean audit sizing soak crashes year day reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ plans: install ## check the plan of each statement of the last unit tests in a p
 fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or join late (DEVICES=n)
 	@KELLET_TEST_FLEET_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/fleet-rollout.test.ts
+
+scale: install ## plan and schedule a rollout to 100,000 devices: what is planned happens, in bounded memory (DEVICES=n)
+	@KELLET_TEST_DEVICES=$(or $(DEVICES),100000) mocha --exit --require ./dev/stack/testing/test-services.ts \
+		apiserver/src/device-link/ota/rollouts/scale.test.ts
+	@KELLET_TEST_DEVICES=$(or $(DEVICES),100000) exec mocha --exit --require ./dev/stack/testing/test-stack.ts \
+		--grep 'stage by stage' e2e/tests/rollout-plan.test.ts
 
 survival: install ## update 200 devices with a GiB while everything is killed in turn (DEVICES=n, BYTES=n, REPLICAS=n)
 	@KELLET_TEST_IMAGE_DEVICES=$(or $(DEVICES),200) KELLET_TEST_IMAGE_BYTES=$(or $(BYTES),1073741824) \

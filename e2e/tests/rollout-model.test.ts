@@ -118,6 +118,8 @@ class System {
   private readonly client: KubernetesClient;
   private readonly database: pg.Pool;
   private readonly seen = new Set<string>();
+  /** What the manifest says of `paused`, which nothing else may change. */
+  private isHeld = false;
 
   constructor(parts: { rest: Rest; things: Things; client: KubernetesClient; database: pg.Pool }) {
     this.rest = parts.rest;
@@ -133,6 +135,7 @@ class System {
   }
 
   async start({ steps, ...policy }: ModelSpec): Promise<void> {
+    this.isHeld = policy.paused;
     const { profiles, packages } = this.things;
     const { namespace } = stack().info;
     const manifest = {
@@ -201,7 +204,8 @@ class System {
   }
 
   /** Changes the manifest, and waits until the operator has taken it up. */
-  async apply(change: Partial<ModelSpec>): Promise<void> {
+  async apply(change: Partial<ModelSpec> & { paused: boolean }): Promise<void> {
+    this.isHeld = change.paused;
     const { namespace } = stack().info;
     const { metadata } = await this.client.mergePatch(customResources.OtaRollout, namespace, this.name, {
       spec: change,
@@ -254,7 +258,7 @@ class System {
         counts: countsOf({ ...counts, timed_out: timedOut }),
         ...{ percent: status?.effectivePercent, reasons: status?.pauseConditions?.map(({ reason }) => reason) ?? [] },
         ...{ scheduledInitially: status?.scheduledCount ?? 0, failurePercent: status?.failurePercent ?? 0 },
-        paused: manifest.paused ?? false,
+        isHeldAsApplied: (manifest.paused ?? false) === this.isHeld,
       },
     };
   }
@@ -292,7 +296,7 @@ function expected(model: RolloutModel): Parts {
       devices: Object.fromEntries(model.devices.flatMap(({ id, member }) => (member ? [[id, member.state]] : []))),
     },
     resource: {
-      ...{ ...common, percent: model.percent, reasons: model.conditions, paused: model.spec.paused },
+      ...{ ...common, percent: model.percent, reasons: model.conditions, isHeldAsApplied: true },
       failurePercent: all.scheduled === 0 ? 0 : Math.min(100, Math.ceil((failures * 100) / all.scheduled)),
     },
   };

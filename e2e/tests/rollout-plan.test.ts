@@ -1,6 +1,6 @@
 // Compares plans with actual creations for the same requests, with a real API server and database.
 //
-//   KELLET_TEST_DEVICES   devices of the largest plan (10000); `make plan` has 100,000
+//   KELLET_TEST_DEVICES   devices of the largest plan (10000); `make scale` has 100,000
 import { randomUUID } from 'node:crypto';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
