@@ -1,10 +1,16 @@
 // Sends requests and breaks the connection in the middle of some downloads, as bad networks do.
 import { request as sendRequest } from 'node:http';
-import { sendByFetch, type SendHttp } from '@kellet/device';
+import { nodeHttp, type SendHttp } from '@kellet/device';
 
 /**
- * Returns a function that sends requests for chunks with `sendChunk` and others by fetch, and destroys the socket during the chunk
- * that contains one of these bytes of an artifact, once per number.
+ * Sends a request over sockets that all devices of the process share. Fetch takes several times as long for each, and so many long
+ * polls of a large fleet that a busy machine falls behind for good.
+ */
+export const sendShared: SendHttp = nodeHttp().send;
+
+/**
+ * Returns a function that sends requests for chunks with `sendChunk` and others with `sendShared`, and destroys the socket during the
+ * chunk that contains one of these bytes of an artifact, once per number.
  */
 export function cuttingHttp(cutAfterBytes: readonly number[], sendChunk: SendHttp): SendHttp {
   const cuts = [...cutAfterBytes].sort((a, b) => a - b);
