@@ -144,16 +144,16 @@ export class SimulatedDevice {
   /** Polls for commands, waiting at most this long. */
   async poll(waitSeconds: number, signal = new AbortController().signal): Promise<Command[]> {
     const path = `/api/v1/devices/${this.claimedId}/rpc/pending`;
-    const { status, header, body } = await sendShared({
+    const reply = await sendShared({
       ...{ method: 'GET', url: `${this.base}${path}?wait_seconds=${waitSeconds}` },
       ...{ headers: { authorization: `Bearer ${this.claimedKey}` }, signal },
     });
-    const response = parsed(new TextDecoder().decode(body));
-    if (status !== 200) {
-      const headers = new Headers({ 'retry-after': header('retry-after') ?? '' });
-      throw new RestError(`GET ${path}`, { status, headers, body: response });
+    const body = parsed(new TextDecoder().decode(reply.body));
+    if (reply.status !== 200) {
+      const headers = new Headers({ 'retry-after': reply.header('retry-after') ?? '' });
+      throw new RestError(`GET ${path}`, { status: reply.status, headers, body });
     }
-    const { commands } = response as { commands: Command[] };
+    const { commands } = body as { commands: Command[] };
     this.commands.push(...commands);
     return commands;
   }
