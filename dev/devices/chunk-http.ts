@@ -85,6 +85,8 @@ export class ChunkHttp {
       const size = Number(header('content-length'));
       const start = end + endOfHead.length;
       if (start + size === this.filled) {
+        // Where the next response begins, for which the place of the first read is chosen now.
+        this.filled = 0;
         const isLast = header('connection') === 'close';
         this.waiting?.resolve({ status: Number(head.slice(9, 12)), header, body: received.subarray(start) });
         if (isLast) this.fail(new Error('the connection was closed'));
