@@ -38,11 +38,11 @@ describe('requests of a download', () => {
   it('share a socket, and get status, headers and bytes', async () => {
     answer = whole;
     for (let time = 0; time < 3; time += 1) {
-      const { status, header, body } = await get('/chunk?offset=0');
-      expect(status).to.equal(206);
-      expect(header('content-range')).to.equal('bytes 0-1/2');
-      expect(header('retry-after')).to.equal(undefined);
-      expect(Buffer.compare(body, bytes)).to.equal(0);
+      const reply = await get('/chunk?offset=0');
+      expect(reply.status).to.equal(206);
+      expect(reply.header('content-range')).to.equal('bytes 0-1/2');
+      expect(reply.header('retry-after')).to.equal(undefined);
+      expect(Buffer.compare(reply.body, bytes)).to.equal(0);
     }
     expect(sockets).to.have.length(1);
     let seen: string[] = [];
