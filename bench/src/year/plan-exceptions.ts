@@ -100,9 +100,4 @@ export const exceptions: readonly PlanException[] = [
     start: 'SELECT store, count(*) FILTER (WHERE NOT staged)::int4 AS artifacts,',
     reason: 'only for the command artifacts; there are about as many as packages',
   },
-  {
-    file: 'control/working-copies.ts',
-    start: 'SELECT kind, tenant_id, namespace, name, digest FROM working_copies',
-    reason: 'the drift check compares everything, once a minute',
-  },
 ];
