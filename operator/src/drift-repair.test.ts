@@ -1,7 +1,7 @@
 import { Kind as ControlKind, type WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
 import { expect } from 'chai';
 import { DriftCheck } from './drift.ts';
-import { type DriftRepairOptions, driftPageSize, repairDrift } from './drift-repair.ts';
+import { driftPageSize, type DriftRepairOptions, repairDrift } from './drift-repair.ts';
 import { createLogger } from './runtime/logger.ts';
 import { createMetrics } from './runtime/metrics.ts';
 import { settle, TestClock } from './runtime/testing/test-clock.ts';

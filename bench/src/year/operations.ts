@@ -19,8 +19,8 @@ import { createLogger } from '../../../apiserver/src/platform/observability/logg
 import { deleteRows, isPurged } from '../../../apiserver/src/tenant-data/row-purge.ts';
 import { tenantTables } from '../../../apiserver/src/tenant-data/tenant-tables.ts';
 import { TenantApplier } from '../../../apiserver/src/tenants/tenant-applier.ts';
-import { makeTemplate } from '../devices/claims.ts';
 import { driftPageSize } from '../../../operator/src/drift-repair.ts';
+import { makeTemplate } from '../devices/claims.ts';
 import type { Environment } from '../environment.ts';
 import { mintKeys } from '../streams/device-keys.ts';
 
