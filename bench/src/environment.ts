@@ -55,7 +55,7 @@ const scopes = [
 
 /** Options of an environment. */
 export interface EnvironmentOptions {
-  /** Runs the local chain, on which batches are then anchored. */
+  /** Runs the local chain, on which batches are then anchored. It continues the one that `fill` has stored. */
   readonly chain?: boolean;
   /** Fills the empty database before the apiserver starts; returns settings that it then needs. */
   readonly fill?: (address: {
@@ -112,6 +112,7 @@ export async function startEnvironment(
       ? await startDevchain({
           ...{ supervisor, folder: join(folder, 'devchain'), port: ports.devchain, callbackSecret },
           blockMilliseconds: '1000',
+          headersFile: fill && (await storeHeaders(databaseUrl, join(folder, 'headers'))),
         })
       : undefined;
     const environment = {
@@ -168,6 +169,20 @@ export async function startEnvironment(
   } catch (error) {
     await close();
     throw error;
+  }
+}
+
+/** Writes the headers that an installation knows into a file. Returns its path, or undefined if there are none. */
+async function storeHeaders(databaseUrl: string, file: string): Promise<string | undefined> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  await client.connect();
+  try {
+    const { rows } = await client.query<{ header: Buffer }>('SELECT header FROM block_headers ORDER BY height');
+    if (rows.length === 0) return undefined;
+    await writeFile(file, Buffer.concat(rows.map(({ header }) => header)));
+    return file;
+  } finally {
+    await client.end();
   }
 }
 
