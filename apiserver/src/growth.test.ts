@@ -3,8 +3,9 @@ import pg from 'pg';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { MovableClock } from './auth/testing/test-platform.ts';
 import { claimDue, overtakenTransactions, settleDeep } from './chain-anchor/transactions/anchor-store.ts';
+import { readBalance } from './chain-anchor/wallet/wallet-store.ts';
 import { addUpChanges } from './device-registry/devices/device-counts.ts';
-import { createDevice } from './device-registry/devices/devices.ts';
+import { createDevice, searchDevices } from './device-registry/devices/devices.ts';
 import { DeviceDirectory } from './device-registry/devices/directory.ts';
 import { Liveness } from './device-registry/liveness/liveness.ts';
 import { sleep } from './platform/clock.ts';
@@ -37,7 +38,7 @@ describe('the rows that are read', function () {
     await client.connect();
     const { rows } = await client.query<{ device_id: string }>(
       `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
-       SELECT 'acme', gen_random_uuid(), 'device', n::text FROM generate_series(1, ${devices}) AS n RETURNING device_id`,
+       SELECT 'acme', gen_random_uuid(), 'device', 'hw-' || md5(n::text) FROM generate_series(1, ${devices}) AS n RETURNING device_id`,
     );
     deviceIds = rows.map((row) => row.device_id);
     await client.query(
@@ -53,7 +54,7 @@ describe('the rows that are read', function () {
          SELECT '${state}-' || n, 'anchor', '${state}-' || n, '', 1, '${state}', ${height}, 'block-' || ${height}, now() - interval '1 hour',
            now() + interval '1 hour' * CASE WHEN n % 2 = 0 THEN 1 ELSE -1 END FROM generate_series(1, ${transactions}) AS n`,
       );
-    await client.query('ANALYZE');
+    await client.query('VACUUM ANALYZE');
     while ((await test.database.system((tx) => addUpChanges(tx))) > 0);
   });
   after(async () => {
@@ -73,6 +74,29 @@ describe('the rows that are read', function () {
       ),
     );
     expect(totalOf(rows), describeRows(rows)).to.be.lessThan(50);
+  });
+
+  it('by a search are the devices that are found, however large the fleet', async () => {
+    let found: string[] = [];
+    const rows = await rowsRead(test.url, (database) =>
+      database.tenant('acme', async (tx) => (found = await searchDevices(tx, '%c4ca4238a0b92382%', 100))),
+    );
+    expect(found).to.have.length(1);
+    expect(totalOf(rows), describeRows(rows)).to.be.lessThan(100);
+  });
+
+  it('for the balance of the wallet are the coins that are not spent', async () => {
+    await client.query(
+      `INSERT INTO wallet_outputs (txid, output_index, public_key, satoshis, state)
+       SELECT n::text, 0, 'key', 1, CASE WHEN n <= 20 THEN 'free' ELSE 'spent' END FROM generate_series(1, 5000) AS n`,
+    );
+    await client.query('VACUUM ANALYZE wallet_outputs');
+    let coins = 0;
+    const rows = await rowsRead(test.url, (database) =>
+      database.system(async (tx) => (coins = (await readBalance(tx, 'key', { least: 1n, most: 10n })).anchorCoins)),
+    );
+    expect(coins).to.equal(20);
+    expect(totalOf(rows), describeRows(rows)).to.be.lessThan(100);
   });
 
   it('by the directory are the devices that were asked for, also of a fleet that does not fit into it', async () => {
