@@ -43,7 +43,7 @@ model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n,
 	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
 		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
 
-year: install ## fill an installation with a year of data and measure ordinary calls there and in a small one (SCALE=1, ROUNDS=20)
+year: install ## fill an installation with a year of data and measure ordinary calls there and in a small one (SCALE=1, ROUNDS=20, ONLY=pattern)
 	@exec node bench/src/year/year.ts
 
 day: install ## live a day, ten times as fast, with a year of data, and check that nothing is kept for too long (SCALE=0.004, SPEED=10, HOURS=24)
