@@ -100,8 +100,8 @@ DECLARE
   place int8;
   width int4;
 BEGIN
-  SELECT encode(substring(devices FROM leaf * 16 + 1 FOR 16), 'hex')::uuid INTO device
-    FROM unpacked_leaves WHERE tenant_id = tenant AND batch_id = batch;
+  SELECT encode(substring(devices FROM leaf * 16 + 1 FOR 16), 'hex')::uuid INTO device FROM unpacked_leaves
+    WHERE tenant_id = tenant AND batch_id = batch AND octet_length(devices) >= leaf * 16 + 16;
   IF FOUND THEN
     RETURN device;
   END IF;

@@ -64,7 +64,7 @@ import { forgetOldDays, Usage } from './read/usage.ts';
 import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/view-window.ts';
 import { eachSegment } from './write/each-segment.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/group-commit.ts';
-import { mergeLeafTables } from './write/leaf-tables.ts';
+import { forgetReplacedRuns, mergeNextRuns, packLeaves, unpackNextTable } from './leaves/packing.ts';
 import { forgetSealed, recordNextSegment } from './write/open-batch-leaves.ts';
 import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
 import { takeOverDeadWriters } from './write/writer-closing.ts';
@@ -117,7 +117,10 @@ const auditMilliseconds = 5000;
 const sweepMilliseconds = 60_000;
 /** How often segments are looked for that should turn cold. */
 const coldMilliseconds = 30_000;
-const leafMergeMilliseconds = 60_000;
+const packMilliseconds = 10_000;
+const mergeMilliseconds = 60_000;
+/** How long after its start a process moves what earlier versions wrote, which none of these that still runs would find then. */
+const upgradeMilliseconds = 3_600_000;
 const stopMilliseconds = 4000;
 const nanosecondsPerSecond = 1_000_000_000n;
 
@@ -255,7 +258,7 @@ class Telemetry implements TelemetryModule {
       new Loop(logger, 'recording of open batches', interval, (signal) =>
         eachSegment((after) => recordNextSegment(database, after), logger, signal),
       ),
-      new Loop(logger, 'merging of leaf tables', leafMergeMilliseconds, () => mergeLeafTables(database)),
+      ...this.leafLoops(),
       new Loop(logger, 'reading of the tails of dead writers', interval, (signal) =>
         readNextTail(this.readers, signal),
       ),
@@ -300,6 +303,26 @@ class Telemetry implements TelemetryModule {
         'there was not enough time to write what follows from the last points; left to the next process',
       );
     }
+  }
+
+  /** Returns the loops that pack leaves. */
+  private leafLoops(): Loop[] {
+    const { database, logger, clock } = this.platform;
+    const movesFrom = clock.now() + upgradeMilliseconds;
+    return [
+      new Loop(logger, 'packing of leaves', packMilliseconds, (signal) => packLeaves(database, signal)),
+      new Loop(logger, 'merging of packed leaves', mergeMilliseconds, async () => {
+        const [merged, forgotten] = [await mergeNextRuns(database), await forgetReplacedRuns(database)];
+        return merged || forgotten;
+      }),
+      new Loop(
+        logger,
+        'moving of leaf tables',
+        mergeMilliseconds,
+        // Lookups search what waits to be packed one by one.
+        async (signal) => clock.now() >= movesFrom && ((await packLeaves(database, signal)) || unpackNextTable(database)),
+      ),
+    ];
   }
 
   /** Returns the loop of cold storage, if there is any. */

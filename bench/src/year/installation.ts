@@ -10,7 +10,7 @@ import { createLogger, type Logger } from '../../../apiserver/src/platform/obser
 import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
 import { ColdFiles } from '../../../apiserver/src/telemetry/cold/cold-files.ts';
 import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
-import { mergeLeafTables } from '../../../apiserver/src/telemetry/write/leaf-tables.ts';
+import { mergeNextRuns, packLeaves, unpackNextTable } from '../../../apiserver/src/telemetry/leaves/packing.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { fillAuditLog, fillOutbox } from './events.ts';
 import { countFleet, deviceNumbers, fleetFillings, idFunctions } from './fleet.ts';
@@ -117,8 +117,9 @@ export async function fillInstallation(
       while (await indexNextSegment(database));
     });
     await timed('cold files', () => turnCold(database, logger, address.coldFolder));
-    await timed('tables of leaves', async () => {
-      while (await mergeLeafTables(database));
+    await timed('packed leaves', async () => {
+      while ((await packLeaves(database)) || (await unpackNextTable(database)));
+      while (await mergeNextRuns(database));
     });
     await timed('statistics', () => client.query('VACUUM ANALYZE'));
   } finally {

@@ -83,6 +83,21 @@ export async function leavesOfHash(tx: Transaction, tenantId: string, hash: Uint
   return numbers.length === 0 ? found : [...found, ...(await positionsOf(tx, tenantId, numbers))];
 }
 
+/** Reports whether a sealed batch has this leaf, proven or not. Reads all leaves that are not proven. */
+export async function isLeaf(tx: Transaction, tenantId: string, hash: Buffer): Promise<boolean> {
+  const leaves = await leavesOfHash(tx, tenantId, hash);
+  const { rows } = await tx.query<{ is_leaf: boolean }>(
+    `SELECT EXISTS (
+         SELECT FROM unnest($2::uuid[], $3::int4[]) AS leaf (batch_id, index) JOIN anchor_batches b USING (batch_id)
+         WHERE b.tenant_id = $1 AND substring(b.leaves FROM leaf.index * ${hashBytes} + 1 FOR ${hashBytes}) = $4)
+       OR EXISTS (
+         SELECT FROM unpacked_leaves u JOIN anchor_batches b ON b.tenant_id = u.tenant_id AND b.batch_id = u.batch_id
+         WHERE u.tenant_id = $1 AND NOT u.is_proven AND (position($4 IN b.leaves) - 1) % ${hashBytes} = 0) AS is_leaf`,
+    [tenantId, leaves.map(({ batchId }) => batchId), leaves.map(({ index }) => index), hash],
+  );
+  return rows[0]!.is_leaf;
+}
+
 /** Returns the places of a hash or an id among others of its length. */
 function placesOf(all: Buffer, one: Buffer): number[] {
   const places: number[] = [];
