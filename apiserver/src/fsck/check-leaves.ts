@@ -109,13 +109,13 @@ async function checkBatches(
   for (const [index, { id, value }] of some.entries()) {
     const batchId = idAt(id);
     const end = batches[run.first + index + 1]?.value ?? run.leaves;
-    const problem = batchProblem(prefixes.slice(value, end), vectors.get(batchId));
+    const problem = batchProblem(prefixes.subarray(value, end), vectors.get(batchId));
     if (problem !== undefined) findings.add('leaf_index', batchId, run.tenantId, problem);
   }
 }
 
 function batchProblem(
-  prefixes: readonly (number | undefined)[],
+  prefixes: Float64Array,
   leaves: Buffer | null | undefined,
 ): string | undefined {
   if (!leaves) return 'the index names a batch that does not exist';

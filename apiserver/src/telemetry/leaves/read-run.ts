@@ -12,10 +12,10 @@ export interface Entry {
 export interface RunContents {
   readonly batches: readonly Entry[];
   readonly devices: readonly Entry[];
-  readonly places: readonly number[];
-  readonly postings: readonly number[];
-  /** The prefix of the hash of each leaf; undefined if it has none, or several. */
-  readonly prefixes: readonly (number | undefined)[];
+  readonly places: Uint32Array;
+  readonly postings: Uint32Array;
+  /** The prefix of the hash of each leaf; NaN if it has none, or several. */
+  readonly prefixes: Float64Array;
 }
 
 /** Returns the contents of a run, however damaged it is. */
@@ -28,23 +28,26 @@ export async function readRun(source: MergeSource): Promise<RunContents> {
     }
     return found;
   };
-  const numbers = async (part: Part, width: number): Promise<number[]> => {
-    const found: number[] = [];
-    for await (const { data } of source.blocks(part))
-      for (const value of readNumbers(data.subarray(0, data.length - (data.length % width)), width)) found.push(value);
-    return found;
+  const numbers = async (part: Part, width: number): Promise<Uint32Array> => {
+    const found = new Uint32Array(source.leaves);
+    let count = 0;
+    for await (const { data } of source.blocks(part)) {
+      for (const value of readNumbers(data.subarray(0, data.length - (data.length % width)), width))
+        found[count++] = value;
+    }
+    return found.subarray(0, Math.min(count, found.length));
   };
-  const prefixes = new Array<number | undefined>(source.leaves).fill(undefined);
+  const prefixes = new Float64Array(source.leaves).fill(NaN);
   const repeated = new Set<number>();
   for await (const block of source.blocks(parts.hashes)) {
-    const { prefixes: of, leaves, count } = readHashes(block, source.leaves);
+    const { prefixes: some, leaves, count } = readHashes(block, source.leaves);
     for (let index = 0; index < count; index += 1) {
       const leaf = leaves[index]!;
-      if (prefixes[leaf] !== undefined) repeated.add(leaf);
-      if (leaf < source.leaves) prefixes[leaf] = of[index];
+      if (!Number.isNaN(prefixes[leaf] ?? NaN)) repeated.add(leaf);
+      prefixes[leaf] = some[index]!;
     }
   }
-  for (const leaf of repeated) prefixes[leaf] = undefined;
+  for (const leaf of repeated) prefixes[leaf] = NaN;
   return {
     batches: await entries(parts.batches),
     devices: await entries(parts.devices),

@@ -106,8 +106,8 @@ async function readIndex(tx: Transaction, check: Check): Promise<Map<string, Ind
     if (problem !== undefined) check.problem(`run ${run.run_id}: ${problem}`);
     for (const [place, { id, value }] of contents.batches.entries()) {
       const end = contents.batches[place + 1]?.value ?? run.leaves;
-      const devices = contents.places.slice(value, end).map((rank) => idAt(contents.devices[rank]!.id));
-      add(idAt(id), { prefixes: contents.prefixes.slice(value, end).map((prefix) => prefix ?? -1), devices });
+      const devices = [...contents.places.subarray(value, end)].map((rank) => idAt(contents.devices[rank]!.id));
+      add(idAt(id), { prefixes: [...contents.prefixes.subarray(value, end)], devices });
     }
   }
   // Rows of earlier versions.
