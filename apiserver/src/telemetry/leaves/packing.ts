@@ -218,7 +218,7 @@ async function unpackRows(tx: Transaction): Promise<boolean> {
   const { rowCount } = await tx.query(
     `WITH batch AS (
        SELECT b.tenant_id, b.batch_id, b.status, b.leaves FROM anchor_batches b
-       WHERE batch_id IN (SELECT batch_id FROM (SELECT batch_id FROM ONLY leaf_index LIMIT ${rowsAtOnce}) AS some)
+       WHERE batch_id IN (SELECT batch_id FROM (SELECT batch_id FROM ONLY leaf_index LIMIT ${rowsAtOnce}) AS found)
        ORDER BY batch_id LIMIT 200 FOR SHARE),
      leaf AS (
        DELETE FROM ONLY leaf_index l USING (
