@@ -129,7 +129,6 @@ const stores: readonly string[] = [
   'device-registry/liveness/signs-of-life.ts',
   'device-registry/liveness/silent-devices.ts',
   'fsck/check-artifacts.ts',
-  'fsck/check-audit.ts',
   'fsck/check-batches.ts',
   'fsck/check-coins.ts',
   'fsck/check-counts.ts',

@@ -188,7 +188,22 @@ BEGIN
   UPDATE telemetry_segments SET has_leaves = false, leaves = NULL WHERE segment_id = segment;
 END
 $$;
-REVOKE ALL ON FUNCTION telemetry_unpack_leaf_table, telemetry_drop_leaf_table FROM PUBLIC;
+-- Drops leaf_index_N of a complete segment, which only processes of an earlier version fill, or creates its indexes.
+CREATE FUNCTION telemetry_finish_leaf_table(segment int8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  filled boolean;
+BEGIN
+  EXECUTE format('SELECT EXISTS (SELECT FROM leaf_index_%s)', segment) INTO filled;
+  IF filled THEN
+    EXECUTE format('CREATE INDEX ON leaf_index_%s (tenant_id, prefix)', segment);
+    EXECUTE format('CREATE INDEX ON leaf_index_%s (tenant_id, device_id)', segment);
+    EXECUTE format('ANALYZE leaf_index_%s', segment);
+  ELSE
+    PERFORM telemetry_drop_leaf_table(segment);
+  END IF;
+END
+$$;
+REVOKE ALL ON FUNCTION telemetry_unpack_leaf_table, telemetry_drop_leaf_table, telemetry_finish_leaf_table FROM PUBLIC;
 
 DROP INDEX telemetry_segments_cold_leaves;
 CREATE INDEX telemetry_segments_with_leaves ON telemetry_segments (segment_id) WHERE has_leaves;

@@ -365,7 +365,7 @@ describe('an exported tenant', function () {
       'refresh_tokens',
       'chain_transactions',
       'anchor_batches',
-      'leaf_index',
+      'unpacked_leaves',
       'open_batch_leaves',
     ];
     const [want, have] = [await contentOf(source, 'moving'), await contentOf(target, 'moving')];

@@ -33,22 +33,10 @@ export function indexNextSegment(database: Database, after = 0n): Promise<bigint
       await tx.query('SELECT telemetry_count_segment($1)', [id]);
       await tx.query(`UPDATE telemetry_segments SET state = 'indexed', indexed_at = now() WHERE segment_id = $1`, [id]);
       // Last: readers wait from here on.
-      await finishLeafTable(tx, id);
+      await tx.query('SELECT telemetry_finish_leaf_table($1)', [id]);
       return id;
     }),
   );
-}
-
-/** Drops the table of leaves of a complete segment, which only processes of an earlier version fill, or creates its indexes. */
-async function finishLeafTable(tx: Transaction, id: bigint): Promise<void> {
-  const { rows } = await tx.query<{ filled: boolean }>(`SELECT EXISTS (SELECT FROM leaf_index_${id}) AS filled`);
-  if (!rows[0]!.filled) {
-    await tx.query('SELECT telemetry_drop_leaf_table($1)', [id]);
-    return;
-  }
-  await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
-  await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
-  await tx.query(`ANALYZE leaf_index_${id}`);
 }
 
 /** A segment that may turn cold. */
