@@ -114,10 +114,7 @@ async function checkBatches(
   }
 }
 
-function batchProblem(
-  prefixes: Float64Array,
-  leaves: Buffer | null | undefined,
-): string | undefined {
+function batchProblem(prefixes: Float64Array, leaves: Buffer | null | undefined): string | undefined {
   if (!leaves) return 'the index names a batch that does not exist';
   if (prefixes.length !== leaves.length / hashBytes)
     return `the index has ${prefixes.length} of its ${leaves.length / hashBytes} leaves`;

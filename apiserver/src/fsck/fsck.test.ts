@@ -249,11 +249,7 @@ describe('kellet-apiserver fsck', function () {
       ['header'],
       'INSERT INTO block_headers SELECT * FROM kept_headers',
     ],
-    [
-      'the hashes of the index of leaves',
-      `UPDATE leaf_blocks SET ${flip('data')} WHERE part = 1`,
-      ['leaf_index'],
-    ],
+    ['the hashes of the index of leaves', `UPDATE leaf_blocks SET ${flip('data')} WHERE part = 1`, ['leaf_index']],
     ['the devices of the index of leaves', `UPDATE leaf_blocks SET ${flip('data')} WHERE part = 5`, ['leaf_index']],
     ['the postings of the index of leaves', `UPDATE leaf_blocks SET ${flip('data')} WHERE part = 3`, ['leaf_index']],
     [

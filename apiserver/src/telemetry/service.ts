@@ -320,7 +320,8 @@ class Telemetry implements TelemetryModule {
         'moving of leaf tables',
         mergeMilliseconds,
         // Lookups search what waits to be packed one by one.
-        async (signal) => clock.now() >= movesFrom && ((await packLeaves(database, signal)) || unpackNextTable(database)),
+        async (signal) =>
+          clock.now() >= movesFrom && ((await packLeaves(database, signal)) || unpackNextTable(database)),
       ),
     ];
   }

@@ -143,7 +143,12 @@ function contentsOf(facts: Pick<RunFacts, 'leaves' | 'devices'>, blocks: readonl
       return block ? leavesWith(block, facts.leaves, hash).map(leafOf).sort() : [];
     },
     isSorted: [entries(parts.batches), entries(parts.devices)].every(
-      (list) => list.map(({ id }) => id).join() === list.map(({ id }) => id).toSorted().join(),
+      (list) =>
+        list.map(({ id }) => id).join() ===
+        list
+          .map(({ id }) => id)
+          .toSorted()
+          .join(),
     ),
   };
 }

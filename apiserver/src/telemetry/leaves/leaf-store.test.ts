@@ -124,7 +124,10 @@ describe('the index of leaves', function () {
 
   const leaf = fc.record({ hash: fc.nat(19), device: fc.nat(7) });
   const step = fc.oneof(
-    { weight: 4, arbitrary: fc.record({ kind: fc.constant('add'), leaves: fc.array(leaf, { minLength: 1, maxLength: 6 }) }) },
+    {
+      weight: 4,
+      arbitrary: fc.record({ kind: fc.constant('add'), leaves: fc.array(leaf, { minLength: 1, maxLength: 6 }) }),
+    },
     { weight: 3, arbitrary: fc.record({ kind: fc.constant('confirm'), of: fc.nat(30) }) },
     { weight: 1, arbitrary: fc.record({ kind: fc.constant('withdraw'), of: fc.nat(30) }) },
     { weight: 2, arbitrary: fc.record({ kind: fc.constant('pack') }) },
@@ -210,7 +213,9 @@ describe('the index of leaves', function () {
         );
     for (const batch of batches.slice(1)) await setConfirmed(batch, true);
     await expectAll(tenantId, batches);
-    await system((tx) => tx.query(`UPDATE telemetry_segments SET state = 'indexed', rows = 24 WHERE segment_id = $1`, [id]));
+    await system((tx) =>
+      tx.query(`UPDATE telemetry_segments SET state = 'indexed', rows = 24 WHERE segment_id = $1`, [id]),
+    );
     let moving: Promise<boolean> | undefined;
     await system(async (tx) => {
       await tx.query('SELECT FROM leaf_index LIMIT 1');
@@ -228,7 +233,10 @@ describe('the index of leaves', function () {
     const left = await system((tx) => tx.query('SELECT FROM leaf_index WHERE tenant_id = $1', [tenantId]));
     expect(left.rows).to.deep.equal([]);
     const facts = await system((tx) =>
-      tx.query(`SELECT has_leaves, to_regclass('leaf_index_' || segment_id) AS "table" FROM telemetry_segments WHERE segment_id = $1`, [id]),
+      tx.query(
+        `SELECT has_leaves, to_regclass('leaf_index_' || segment_id) AS "table" FROM telemetry_segments WHERE segment_id = $1`,
+        [id],
+      ),
     );
     expect(facts.rows).to.deep.equal([{ has_leaves: false, table: null }]);
   });

@@ -1,5 +1,15 @@
 // Packs the leaves of batches into a run.
-import { type Block, EntryWriter, hashBytes, HashWriter, idBytes, NumberWriter, parts, prefixOf, widthOf } from './leaf-blocks.ts';
+import {
+  type Block,
+  EntryWriter,
+  hashBytes,
+  HashWriter,
+  idBytes,
+  NumberWriter,
+  parts,
+  prefixOf,
+  widthOf,
+} from './leaf-blocks.ts';
 
 /** A batch with the hashes and the devices of its leaves, one after another. */
 export interface LeafBatch {

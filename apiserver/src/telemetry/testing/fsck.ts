@@ -91,8 +91,11 @@ async function* byBatch<T extends { batch_id: string }>(tx: Transaction, table: 
 /** Returns what the index says of each batch; several times if it is in several places. */
 async function readIndex(tx: Transaction, check: Check): Promise<Map<string, IndexedBatch[]>> {
   const index = new Map<string, IndexedBatch[]>();
-  const add = (batchId: string, batch: IndexedBatch): void => void index.set(batchId, [...(index.get(batchId) ?? []), batch]);
-  const unpacked = await tx.query<{ batch_id: string; devices: Buffer }>('SELECT batch_id, devices FROM unpacked_leaves');
+  const add = (batchId: string, batch: IndexedBatch): void =>
+    void index.set(batchId, [...(index.get(batchId) ?? []), batch]);
+  const unpacked = await tx.query<{ batch_id: string; devices: Buffer }>(
+    'SELECT batch_id, devices FROM unpacked_leaves',
+  );
   for (const { batch_id: batchId, devices } of unpacked.rows) {
     const ids = Array.from({ length: devices.length / idBytes }, (_, leaf) => idAt(devices, leaf * idBytes));
     add(batchId, { prefixes: ids.map(() => undefined), devices: ids });
