@@ -156,20 +156,12 @@ export async function devicesOf(
   const found = new Map<string, string>();
   const byBatch = Map.groupBy(leaves, ({ batchId }) => batchId);
   const ids = [...byBatch.keys()];
-  const [unpacked, runs, indexed] = await Promise.all([
+  const [unpacked, packed, indexed] = await Promise.all([
     tx.query<{ batch_id: string; devices: Buffer }>(
       'SELECT batch_id, devices FROM unpacked_leaves WHERE tenant_id = $1 AND batch_id = ANY($2)',
       [tenantId, ids],
     ),
-    tx.query<RunRow & { batch_id: string; data: Buffer }>(
-      `SELECT given.batch_id, r.run_id, r.leaves, r.devices, block.data FROM unnest($2::uuid[]) AS given (batch_id)
-       JOIN leaf_runs r ON r.tenant_id = $1 AND r.replaced_at IS NULL
-         AND r.least_batch <= given.batch_id AND r.greatest_batch >= given.batch_id
-       CROSS JOIN LATERAL (
-         SELECT data FROM leaf_blocks b WHERE b.tenant_id = $1 AND b.run_id = r.run_id AND b.part = ${parts.batches}
-           AND b.first_id <= given.batch_id ORDER BY b.first_id DESC LIMIT 1) AS block`,
-      [tenantId, ids],
-    ),
+    packedDevicesOf(tx, tenantId, byBatch),
     tx.query<{ batch_id: string; leaf_index: number; device_id: string }>(
       `SELECT batch_id, leaf_index, device_id FROM leaf_index
        WHERE tenant_id = $1 AND prefix = ANY($2) AND batch_id = ANY($3)`,
@@ -180,6 +172,26 @@ export async function devicesOf(
   for (const { batch_id: batchId, devices } of unpacked.rows)
     for (const { index } of byBatch.get(batchId)!)
       if (index * idBytes < devices.length) found.set(`${batchId}/${index}`, idAt(devices, index * idBytes));
+  for (const [of, device] of packed) found.set(of, device);
+  return found;
+}
+
+/** Returns the devices of those leaves that are packed, keyed by `batch/index`. */
+async function packedDevicesOf(
+  tx: Transaction,
+  tenantId: string,
+  byBatch: ReadonlyMap<string, readonly { readonly index: number }[]>,
+): Promise<Map<string, string>> {
+  const found = new Map<string, string>();
+  const runs = await tx.query<RunRow & { batch_id: string; data: Buffer }>(
+    `SELECT given.batch_id, r.run_id, r.leaves, r.devices, block.data FROM unnest($2::uuid[]) AS given (batch_id)
+     JOIN leaf_runs r ON r.tenant_id = $1 AND r.replaced_at IS NULL
+       AND r.least_batch <= given.batch_id AND r.greatest_batch >= given.batch_id
+     CROSS JOIN LATERAL (
+       SELECT data FROM leaf_blocks b WHERE b.tenant_id = $1 AND b.run_id = r.run_id AND b.part = ${parts.batches}
+         AND b.first_id <= given.batch_id ORDER BY b.first_id DESC LIMIT 1) AS block`,
+    [tenantId, [...byBatch.keys()]],
+  );
   const facts = new Map(runs.rows.map((row) => [row.run_id, row]));
   const numbers = runs.rows.flatMap(({ run_id: runId, batch_id: batchId, data }) => {
     const place = entryOf(data, bytesOfId(batchId));
@@ -239,8 +251,8 @@ export async function leavesOfDevice(
        WHERE r.tenant_id = $1 AND r.replaced_at IS NULL`,
       [tenantId, deviceId],
     ),
-    tx.query<{ batch_id: string; leaves: Buffer }>(
-      `SELECT w.batch_id, b.leaves FROM withdrawn_proofs w
+    tx.query<{ batch_id: string; leaves: number }>(
+      `SELECT w.batch_id, octet_length(b.leaves) / ${hashBytes} AS leaves FROM withdrawn_proofs w
        JOIN anchor_batches b ON b.tenant_id = w.tenant_id AND b.batch_id = w.batch_id WHERE w.tenant_id = $1`,
       [tenantId],
     ),
@@ -285,7 +297,7 @@ export async function leavesOfDevice(
     );
   }
   const without = new Set(withdrawn.rows.map(({ batch_id: batchId }) => batchId));
-  if (without.size > 0) total -= await leavesIn(tx, tenantId, deviceId, withdrawn.rows);
+  if (without.size > 0) total -= await packedLeavesIn(tx, tenantId, deviceId, withdrawn.rows);
   return { leaves: await pageOf(sources, { offset, limit, without }), total };
 }
 
@@ -312,21 +324,18 @@ async function postingsOf(
   return positionsOf(tx, tenantId, numbers);
 }
 
-/** Returns how many leaves of batches are of a device. Leaves of batches that are not packed do not count. */
-async function leavesIn(
+/** Returns how many packed leaves of batches are of a device. */
+async function packedLeavesIn(
   tx: Transaction,
   tenantId: string,
   deviceId: string,
-  batches: readonly { readonly batch_id: string; readonly leaves: Buffer }[],
+  batches: readonly { readonly batch_id: string; readonly leaves: number }[],
 ): Promise<number> {
   let count = 0;
   for (const { batch_id: batchId, leaves } of batches) {
-    const all = Array.from({ length: leaves.length / hashBytes }, (_, index) => ({
-      ...{ batchId, index },
-      hash: leaves.subarray(index * hashBytes, (index + 1) * hashBytes),
-    }));
-    const devices = await devicesOf(tx, tenantId, all);
-    count += [...devices.values()].filter((device) => device === deviceId).length;
+    const all = Array.from({ length: leaves }, (_, index) => ({ index }));
+    const devices = await packedDevicesOf(tx, tenantId, new Map([[batchId, all]]));
+    for (const device of devices.values()) if (device === deviceId) count += 1;
   }
   return count;
 }
