@@ -5,8 +5,8 @@ import { auditEventJson, type ChainedEvent } from '../platform/audit/audit-event
 import { type AnchoredRow, chainEnds, eventsBetween, listAnchors, listLogs } from '../platform/audit/audit-store.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { longestBatchSeconds } from '../policies/batch-seconds.ts';
-import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
 import { isLeaf } from '../telemetry/leaves/leaf-store.ts';
+import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
 import { toHex } from '../telemetry/points/leaf-hashes.ts';
 import { type Check, type CheckParts, Findings, nothing, type Outcome, snapshot } from './check.ts';
 

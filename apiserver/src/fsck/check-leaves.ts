@@ -1,8 +1,8 @@
 // Checks the index of leaves: what waits to be packed, and the runs, against the leaf vectors of the batches.
 import { readCursor } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { idAt } from '../telemetry/leaves/leaf-bytes.ts';
 import { hashBytes, idBytes, prefixOf } from '../telemetry/leaves/leaf-blocks.ts';
+import { idAt } from '../telemetry/leaves/leaf-bytes.ts';
 import { sourceOf } from '../telemetry/leaves/packing.ts';
 import { devicesProblem, readRun, type RunContents } from '../telemetry/leaves/read-run.ts';
 import { type Check, type CheckParts, Findings, nothing, type Outcome, snapshot } from './check.ts';

@@ -12,8 +12,8 @@ import { createLogger } from '../../../apiserver/src/platform/observability/logg
 import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
 import { ColdFiles } from '../../../apiserver/src/telemetry/cold/cold-files.ts';
 import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
-import { readPoints } from '../../../apiserver/src/telemetry/read/history.ts';
 import { mergeNextRuns, packLeaves } from '../../../apiserver/src/telemetry/leaves/packing.ts';
+import { readPoints } from '../../../apiserver/src/telemetry/read/history.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { startDatabase } from '../environment.ts';
 import { type Benchmark, median } from '../harness.ts';

@@ -19,7 +19,7 @@ import {
   readHashes,
   widthOf,
 } from './leaf-blocks.ts';
-import { type MergeSource, mergeRuns, readNumbers } from './merge-runs.ts';
+import { mergeRuns, type MergeSource, readNumbers } from './merge-runs.ts';
 import { type LeafBatch, packRun, type RunFacts } from './pack-run.ts';
 
 const idOf = (kind: string, number: number): Buffer =>
@@ -174,7 +174,7 @@ function expectedOf(batches: readonly LeafBatch[]) {
 
 const sourceOf = (facts: RunFacts, blocks: readonly Block[]): MergeSource => ({
   ...facts,
-  // eslint-disable-next-line @typescript-eslint/require-await
+   
   async *blocks(part) {
     yield* blocks.filter((block) => block.part === part);
   },

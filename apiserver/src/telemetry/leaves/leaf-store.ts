@@ -2,7 +2,7 @@
 // unpacked_leaves, in a run, or, if it was sealed by an earlier version and is not packed yet, in leaf_index. Leaves move in that
 // transaction in which they leave the former place, so that whoever reads the places in this order misses none.
 import type { Transaction } from '../../platform/database/database.ts';
-import { bytesOfId, idAt } from './leaf-bytes.ts';
+import { DeviceRun, LeafList, type LeafPosition, pageOf, type ProvenSource } from './device-leaves.ts';
 import {
   entryBytes,
   entryId,
@@ -19,7 +19,7 @@ import {
   readUint,
   widthOf,
 } from './leaf-blocks.ts';
-import { DeviceRun, type LeafPosition, LeafList, pageOf, type ProvenSource } from './device-leaves.ts';
+import { bytesOfId, idAt } from './leaf-bytes.ts';
 
 /** A leaf by its hash, of which the index knows the first bytes. */
 export interface LeafOfBatch extends LeafPosition {

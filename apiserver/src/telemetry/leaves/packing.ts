@@ -4,9 +4,9 @@ import { leavesLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
-import { bytesOfId, idAt } from './leaf-bytes.ts';
 import { type Block, hashBytes, idBytes } from './leaf-blocks.ts';
-import { type MergeSource, mergeRuns } from './merge-runs.ts';
+import { bytesOfId, idAt } from './leaf-bytes.ts';
+import { mergeRuns,type MergeSource } from './merge-runs.ts';
 import { packRun, type RunFacts } from './pack-run.ts';
 import { chooseMerge, runsAtOnce } from './run-choice.ts';
 

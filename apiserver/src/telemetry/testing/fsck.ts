@@ -1,8 +1,8 @@
 // Checks that stored telemetry is consistent: rows, leaves, roots and chains must agree. Read-only.
 import type { AnchorMode } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { idAt } from '../leaves/leaf-bytes.ts';
 import { idBytes } from '../leaves/leaf-blocks.ts';
+import { idAt } from '../leaves/leaf-bytes.ts';
 import { sourceOf } from '../leaves/packing.ts';
 import { devicesProblem, readRun } from '../leaves/read-run.ts';
 import { hashBytes, type HashText, leafHash, splitHashes } from '../points/leaf-hashes.ts';
