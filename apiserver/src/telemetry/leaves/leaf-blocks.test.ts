@@ -174,7 +174,7 @@ function expectedOf(batches: readonly LeafBatch[]) {
 
 const sourceOf = (facts: RunFacts, blocks: readonly Block[]): MergeSource => ({
   ...facts,
-   
+
   async *blocks(part) {
     yield* blocks.filter((block) => block.part === part);
   },

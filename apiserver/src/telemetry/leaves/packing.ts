@@ -6,7 +6,7 @@ import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { type Block, hashBytes, idBytes } from './leaf-blocks.ts';
 import { bytesOfId, idAt } from './leaf-bytes.ts';
-import { mergeRuns,type MergeSource } from './merge-runs.ts';
+import { mergeRuns, type MergeSource } from './merge-runs.ts';
 import { packRun, type RunFacts } from './pack-run.ts';
 import { chooseMerge, runsAtOnce } from './run-choice.ts';
 
