@@ -270,7 +270,7 @@ class Telemetry implements TelemetryModule {
       ),
       ...this.coldLoops(),
       new Loop(logger, 'sweep of telemetry', sweepMilliseconds, (signal) => {
-        this.rates.sweep(this.platform.clock.now());
+        this.rates.turn(this.platform.clock.now());
         return Promise.all([forgetOldResponses(database, signal), forgetOldDays(database), forgetSealed(database)]);
       }),
     ];
@@ -393,7 +393,7 @@ class Telemetry implements TelemetryModule {
     const counts = new Map<string, number>();
     for (const { tenantId, device, key, count, isSent } of devices) {
       // The result of an update is written when its turn comes, not when the device was there.
-      if (isSent) this.liveness.seen(tenantId, device.deviceId, now, 'telemetry', key);
+      if (isSent) this.liveness.seen(tenantId, device.deviceId, now, 'telemetry', device);
       this.rates.add(key, count, now);
       counts.set(tenantId, (counts.get(tenantId) ?? 0) + count);
     }

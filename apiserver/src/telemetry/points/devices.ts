@@ -18,6 +18,8 @@ export interface TelemetryDevice {
   readonly effectiveTags: Readonly<Record<string, string>>;
   readonly telemetrySchema: TelemetrySchema | undefined;
   readonly anchoringMode: AnchorMode;
+  /** How long it stays online without a sign of life, if that is at hand. */
+  readonly offlineAfterSeconds?: number;
 }
 
 /** The device directory (device-registry/devices/directory.ts). */
@@ -52,8 +54,14 @@ export type FindEntityView = (
 
 /** Receives signs of life (device-registry/liveness/liveness.ts). */
 export interface Liveness {
-  /** `key` is `tenant/device`, if it is at hand. */
-  seen(tenantId: string, deviceId: string, atMilliseconds: number, source: 'telemetry' | 'poll', key?: string): void;
+  /** `device` is the directory's entry, if it is at hand. */
+  seen(
+    tenantId: string,
+    deviceId: string,
+    atMilliseconds: number,
+    source: 'telemetry' | 'poll',
+    device?: Pick<TelemetryDevice, 'key' | 'offlineAfterSeconds'>,
+  ): void;
   /** Returns what is in memory about a device, or undefined. Milliseconds by the database's clock. */
   overlay(tenantId: string, deviceId: string): { readonly lastSeen: number; readonly online: boolean } | undefined;
   /** How many signs were recorded so far, and up to which of them all are written. */
