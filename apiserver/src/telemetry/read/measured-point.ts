@@ -42,11 +42,15 @@ class PayloadPoint implements MeasuredPoint {
     this.names = names;
   }
 
+  get values(): PointValues {
+    return parsePayload(this.payload);
+  }
+
   get numericValues(): PointValues['numericValues'] {
-    return parsePayload(this.payload).numericValues;
+    return this.values.numericValues;
   }
 
   get stringValues(): PointValues['stringValues'] {
-    return parsePayload(this.payload).stringValues;
+    return this.values.stringValues;
   }
 }

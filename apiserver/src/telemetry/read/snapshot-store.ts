@@ -153,12 +153,18 @@ export class SnapshotStore {
 
   /** Returns what is in memory about a device, or undefined. */
   held(tenantId: string, deviceId: string): LatestValues | undefined {
-    const key = keyOf(tenantId, deviceId);
-    const held = [this.writing.get(key), this.changes.get(key)].flatMap((changes) => changes ?? []);
+    const held = this.heldPoints(tenantId, deviceId);
     if (held.length === 0) return undefined;
     const merged = noLatestValues();
-    for (const changes of held) mergeLatest(merged, changes.points.latest());
+    for (const points of held) points.mergeInto(merged);
     return merged;
+  }
+
+  /** Older ones first. */
+  private heldPoints(tenantId: string, deviceId: string): LatestBuilder[] {
+    const key = keyOf(tenantId, deviceId);
+    const [older, newer] = [this.writing.get(key), this.changes.get(key)];
+    return [...(older ? [older.points] : []), ...(newer ? [newer.points] : [])];
   }
 
   /**
@@ -171,10 +177,12 @@ export class SnapshotStore {
     elsewhere: () => Promise<readonly LatestValues[]>,
   ): Promise<LatestValues | undefined> {
     // Memory before the database: what is written in between is seen twice, which is harmless, and not missed.
-    const unwritten = [this.held(tenantId, deviceId) ?? noLatestValues(), ...(await elsewhere())];
+    const held = this.heldPoints(tenantId, deviceId);
+    const others = await elsewhere();
     const stored = await this.stored.add(tenantId, deviceId);
     const merged = stored ? valuesOf(stored) : noLatestValues();
-    for (const values of unwritten) mergeLatest(merged, values);
+    for (const points of held) points.mergeInto(merged);
+    for (const values of others) mergeLatest(merged, values);
     return merged.time < 0n ? undefined : merged;
   }
 
