@@ -1,8 +1,9 @@
 // The ids of devices in bodies. The same devices send again and again: their ids become text once, so that the hash by which maps
 // find them is computed once, too.
+import type { DeviceReference } from '../points/devices.ts';
 
 /** A device's id. */
-export class DeviceId {
+export class DeviceId implements DeviceReference {
   /** Its 16 bytes as signed numbers, big-endian. */
   readonly first: number;
   readonly second: number;
@@ -10,6 +11,7 @@ export class DeviceId {
   readonly fourth: number;
   /** In lower case. */
   readonly text: string;
+  found: unknown = undefined;
   private tenantId = '';
   private key = '';
 

@@ -22,15 +22,23 @@ export interface TelemetryDevice {
   readonly offlineAfterSeconds?: number;
 }
 
+/** A device as named in requests, which keeps what the directory has found for it. */
+export interface DeviceReference {
+  /** Returns `tenant/device`. */
+  keyIn(tenantId: string): string;
+  /** For the directory alone. */
+  found: unknown;
+}
+
 /** The device directory (device-registry/devices/directory.ts). */
 export interface Devices {
   /** Returns those of the devices that exist in the tenant, keyed by the id as requested. */
   lookup(tenantId: string, deviceIds: readonly string[]): Promise<ReadonlyMap<string, TelemetryDevice>>;
-  /** Returns the same as `lookup`, for each id in turn. `keys` are `tenant/device` of each, if they are at hand. */
+  /** Returns the same as `lookup`, for each id in turn. `references` are the devices of the ids, if they are at hand. */
   lookupEach(
     tenantId: string,
     deviceIds: readonly string[],
-    keys?: readonly string[],
+    references?: readonly DeviceReference[],
   ): Promise<readonly (TelemetryDevice | undefined)[]>;
 }
 

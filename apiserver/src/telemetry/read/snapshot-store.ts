@@ -45,6 +45,8 @@ const deviceBytes = 400;
 interface DeviceChanges {
   readonly tenantId: string;
   readonly deviceId: string;
+  /** `tenant/device`. */
+  readonly key: string;
   readonly points: LatestBuilder;
   /** Arrival of the first point that is not written, as stored with it, and by this process's clock. */
   readonly since: number;
@@ -68,8 +70,10 @@ export class SnapshotStore {
   private readonly logger: Logger;
   private readonly clock: Clock;
   private readonly options: SnapshotOptions;
-  /** In order of `since`. */
   private changes: Changes = new Map();
+  /** The same in order of `since`, from `first` on: a map from which many were deleted takes long to find its first entry. */
+  private order: (DeviceChanges | undefined)[] = [];
+  private first = 0;
   /** Changes being written, older than all others, which readers must still see. */
   private writing: Changes = new Map();
   private heldBytes = 0;
@@ -113,8 +117,17 @@ export class SnapshotStore {
       if (!changes) {
         const { tenantId, deviceId } = point;
         const heldSince = this.clock.now();
-        changes = { tenantId, deviceId, points: new LatestBuilder(), since: this.lastReceived, heldSince, bytes: 0 };
+        changes = {
+          tenantId,
+          deviceId,
+          key,
+          points: new LatestBuilder(),
+          since: this.lastReceived,
+          heldSince,
+          bytes: 0,
+        };
         this.changes.set(key, changes);
+        this.order.push(changes);
       }
       changes.points.add(point);
       this.arrived += 1;
@@ -146,7 +159,7 @@ export class SnapshotStore {
 
   /** All points received before this time are written. */
   get writtenBefore(): number {
-    const oldest = this.writing.values().next().value ?? this.changes.values().next().value;
+    const oldest = this.writing.values().next().value ?? this.oldest();
     // Everything received so far is written; further points arrive later.
     return oldest?.since ?? this.lastReceived + 1;
   }
@@ -221,7 +234,7 @@ export class SnapshotStore {
   }
 
   private oldest(): DeviceChanges | undefined {
-    return this.changes.values().next().value;
+    return this.order[this.first];
   }
 
   private isOver(): boolean {
@@ -239,11 +252,12 @@ export class SnapshotStore {
   }
 
   private async writeOldest(count: number): Promise<void> {
-    for (const [key, changes] of this.changes) {
-      if (this.writing.size === count) break;
-      this.writing.set(key, changes);
-      this.changes.delete(key);
+    for (let next = this.oldest(); next && this.writing.size < count; next = this.oldest()) {
+      this.writing.set(next.key, next);
+      this.changes.delete(next.key);
+      this.order[this.first++] = undefined;
     }
+    if (this.first > this.order.length / 2) this.reorder(this.order.slice(this.first));
     const { writing } = this;
     // Processes lock rows mostly in the same order; those that do not may deadlock, hence the retries.
     const all = [...writing.values()].sort((a, b) => (a.deviceId < b.deviceId ? -1 : 1));
@@ -257,6 +271,11 @@ export class SnapshotStore {
       this.writing = new Map();
       for (const resolve of this.waiting.splice(0)) resolve();
     }
+  }
+
+  private reorder(order: (DeviceChanges | undefined)[]): void {
+    this.order = order;
+    this.first = 0;
   }
 
   /** Puts changes back that could not be written. They stay the oldest. */
@@ -274,5 +293,6 @@ export class SnapshotStore {
         this.recount(merged);
       }
     }
+    this.reorder([...this.changes.values()]);
   }
 }
