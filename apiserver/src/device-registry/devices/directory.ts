@@ -237,7 +237,8 @@ function resolve(
         tags: row.tags,
       };
       const facts = inherit(own, profiles.get(own.profileId), defaults);
-      return [row.device_id, { ...facts, key: `${tenantId}/${row.device_id}` }];
+      const memory = { latest: undefined, life: undefined };
+      return [row.device_id, { ...facts, key: `${tenantId}/${row.device_id}`, memory }];
     }),
   );
 }

@@ -37,24 +37,34 @@ const clockStepMilliseconds = 100;
 /** How long a process that stops may write. */
 const stopMilliseconds = 2000;
 
-interface Entry {
+class Entry {
   readonly tenantId: string;
   readonly deviceId: string;
   /** `tenant/device`. */
   readonly key: string;
-  signs: LifeSigns;
+  /** The entries to which it belongs; undefined once it is forgotten. */
+  of: Map<string, Entry> | undefined;
+  signs: LifeSigns = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
   /** Until when the device is online according to the last write; 0: it may be offline. */
-  onlineUntil: number;
-  offlineAfterSeconds: number;
+  onlineUntil = 0;
+  offlineAfterSeconds = 0;
   /** Whether a sign since the last write has told `offlineAfterSeconds`; otherwise the directory is asked. */
-  isTold: boolean;
-  writtenAt: number;
+  isTold = false;
+  writtenAt = 0;
   /** Whether a point has arrived that is not written yet. */
-  hasNewPoint: boolean;
+  hasNewPoint = false;
   /** Number of the first sign that is not written; 0: all are. */
-  firstUnwritten: number;
+  firstUnwritten = 0;
   /** Whether the point is of a device that may be offline: written at the next tick. */
-  urgent: boolean;
+  urgent = false;
+
+  constructor(tenantId: string, deviceId: string, key: string, of: Map<string, Entry>) {
+    this.tenantId = tenantId;
+    this.deviceId = deviceId;
+    this.key = key;
+    this.of = of;
+    of.set(key, this);
+  }
 }
 
 /** Signs of a device that are being written. */
@@ -73,6 +83,8 @@ const inOrder = (given: readonly GivenSigns[]): readonly GivenSigns[] =>
 interface ToldFacts {
   /** `tenant/device`. */
   readonly key?: string;
+  /** Keeps the signs of the device, so that they are found without a search. */
+  readonly memory?: { life: unknown };
   readonly offlineAfterSeconds?: number;
 }
 
@@ -153,7 +165,7 @@ export class Liveness {
    * per point. `device` is the directory's entry, if it is at hand.
    */
   seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife, device?: ToldFacts): void {
-    const entry = this.entry(tenantId, deviceId, device?.key);
+    const entry = this.entry(tenantId, deviceId, device);
     if (device?.offlineAfterSeconds !== undefined) {
       entry.offlineAfterSeconds = device.offlineAfterSeconds;
       entry.isTold = true;
@@ -238,22 +250,13 @@ export class Liveness {
     return signal?.aborted !== true || this.dirty.size === 0;
   }
 
-  private entry(tenantId: string, deviceId: string, key = `${tenantId}/${deviceId}`): Entry {
-    let entry = this.entries.get(key);
-    if (!entry) {
-      const signs = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
-      const unknown = {
-        onlineUntil: 0,
-        offlineAfterSeconds: 0,
-        isTold: false,
-        writtenAt: 0,
-        hasNewPoint: false,
-        firstUnwritten: 0,
-        urgent: false,
-      };
-      entry = { tenantId, deviceId, key, signs, ...unknown };
-      this.entries.set(key, entry);
-    }
+  private entry(tenantId: string, deviceId: string, device?: ToldFacts): Entry {
+    const memory = device?.memory;
+    const known = memory?.life;
+    if (known instanceof Entry && known.of === this.entries) return known;
+    const key = device?.key ?? `${tenantId}/${deviceId}`;
+    const entry = this.entries.get(key) ?? new Entry(tenantId, deviceId, key, this.entries);
+    if (memory) memory.life = entry;
     return entry;
   }
 
@@ -309,9 +312,9 @@ export class Liveness {
 
   private forgetSilent(now: number): void {
     this.forgottenAt = now;
-    for (const [key, entry] of this.entries) {
+    for (const entry of this.entries.values()) {
       const isOld = now - entry.writtenAt > forgetMilliseconds && now > entry.onlineUntil;
-      if (isOld && entry.firstUnwritten === 0) this.entries.delete(key);
+      if (isOld && entry.firstUnwritten === 0) this.forget(entry);
     }
   }
 
@@ -374,10 +377,18 @@ export class Liveness {
     for (const [key, entry] of this.entries) {
       if (this.entries.size <= maxEntries || left === 0) break;
       left -= 1;
-      this.entries.delete(key);
-      // Those with unwritten signs get another turn.
-      if (entry.firstUnwritten > 0) this.entries.set(key, entry);
+      if (entry.firstUnwritten === 0) this.forget(entry);
+      else {
+        // It gets another turn.
+        this.entries.delete(key);
+        this.entries.set(key, entry);
+      }
     }
+  }
+
+  private forget(entry: Entry): void {
+    this.entries.delete(entry.key);
+    entry.of = undefined;
   }
 
   private async refreshOfflineAfter(entries: readonly Entry[]): Promise<void> {

@@ -7,6 +7,8 @@ export interface TelemetryDevice {
   readonly deviceId: string;
   /** `tenant/device`, always the same string: its hash is computed once. Undefined: not in the directory. */
   readonly key?: string;
+  /** Where what is held about the device is reached without a search, if it is in the directory. */
+  readonly memory?: { latest: unknown; life: unknown };
   readonly name: string;
   readonly type: string;
   /** Empty: none. */
@@ -68,7 +70,7 @@ export interface Liveness {
     deviceId: string,
     atMilliseconds: number,
     source: 'telemetry' | 'poll',
-    device?: Pick<TelemetryDevice, 'key' | 'offlineAfterSeconds'>,
+    device?: Pick<TelemetryDevice, 'key' | 'memory' | 'offlineAfterSeconds'>,
   ): void;
   /** Returns what is in memory about a device, or undefined. Milliseconds by the database's clock. */
   overlay(tenantId: string, deviceId: string): { readonly lastSeen: number; readonly online: boolean } | undefined;

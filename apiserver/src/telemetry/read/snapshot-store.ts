@@ -25,6 +25,8 @@ export interface MeasuredPoint extends TimedPoint {
   readonly deviceId: string;
   /** `tenant/device`, if it is at hand. */
   readonly key?: string | undefined;
+  /** Keeps the changes of the device, so that they are found without a search. */
+  readonly memory?: { latest: unknown } | undefined;
 }
 
 const devicesPerTransaction = 1000;
@@ -42,17 +44,29 @@ const leastRowsPerTick = 50;
 /** Approximate bytes of a device in memory besides its values. */
 const deviceBytes = 400;
 
-interface DeviceChanges {
+class DeviceChanges {
   readonly tenantId: string;
   readonly deviceId: string;
   /** `tenant/device`. */
   readonly key: string;
-  readonly points: LatestBuilder;
+  readonly points = new LatestBuilder();
   /** Arrival of the first point that is not written, as stored with it, and by this process's clock. */
-  readonly since: number;
-  readonly heldSince: number;
+  since: number;
+  heldSince: number;
   /** Bytes counted for it. */
-  bytes: number;
+  bytes = 0;
+  /** The changes to which it belongs, to which further points are added; undefined while it is being written. */
+  of: Changes | undefined;
+  /** Where it is found without a search, until it is written: it would live on there. */
+  memory: MeasuredPoint['memory'];
+
+  constructor({ tenantId, deviceId }: MeasuredPoint, key: string, since: number, heldSince: number) {
+    this.tenantId = tenantId;
+    this.deviceId = deviceId;
+    this.key = key;
+    this.since = since;
+    this.heldSince = heldSince;
+  }
 }
 type Changes = Map<string, DeviceChanges>;
 
@@ -112,28 +126,33 @@ export class SnapshotStore {
   accept(points: Iterable<MeasuredPoint>, received: number): void {
     this.lastReceived = Math.max(this.lastReceived, received);
     for (const point of points) {
-      const key = point.key ?? keyOf(point.tenantId, point.deviceId);
-      let changes = this.changes.get(key);
-      if (!changes) {
-        const { tenantId, deviceId } = point;
-        const heldSince = this.clock.now();
-        changes = {
-          tenantId,
-          deviceId,
-          key,
-          points: new LatestBuilder(),
-          since: this.lastReceived,
-          heldSince,
-          bytes: 0,
-        };
-        this.changes.set(key, changes);
-        this.order.push(changes);
-      }
+      const changes = this.changesOf(point);
       changes.points.add(point);
       this.arrived += 1;
       this.recount(changes);
     }
     if (this.isOver()) void this.tick();
+  }
+
+  private changesOf(point: MeasuredPoint): DeviceChanges {
+    const { memory } = point;
+    const known = memory?.latest;
+    if (known instanceof DeviceChanges && known.of === this.changes) return known;
+    const key = point.key ?? keyOf(point.tenantId, point.deviceId);
+    let changes = this.changes.get(key);
+    if (!changes) {
+      changes = new DeviceChanges(point, key, this.lastReceived, this.clock.now());
+      this.keepAs(changes);
+      this.order.push(changes);
+    }
+    if (memory) memory.latest = changes;
+    changes.memory = memory;
+    return changes;
+  }
+
+  private keepAs(changes: DeviceChanges): void {
+    changes.of = this.changes;
+    this.changes.set(changes.key, changes);
   }
 
   private recount(changes: DeviceChanges): void {
@@ -254,6 +273,8 @@ export class SnapshotStore {
   private async writeOldest(count: number): Promise<void> {
     for (let next = this.oldest(); next && this.writing.size < count; next = this.oldest()) {
       this.writing.set(next.key, next);
+      next.of = undefined;
+      if (next.memory) next.memory.latest = undefined;
       this.changes.delete(next.key);
       this.order[this.first++] = undefined;
     }
@@ -282,16 +303,18 @@ export class SnapshotStore {
   private keep(older: Changes): void {
     const newer = this.changes;
     this.changes = older;
+    for (const changes of older.values()) changes.of = older;
     for (const [key, changes] of newer) {
       const held = older.get(key);
-      if (!held) this.changes.set(key, changes);
-      else {
+      if (held) {
         this.heldBytes -= held.bytes;
         changes.points.addBefore(held.points);
-        const merged = { ...changes, since: held.since, heldSince: held.heldSince };
-        this.changes.set(key, merged);
-        this.recount(merged);
+        changes.since = held.since;
+        changes.heldSince = held.heldSince;
+        held.of = undefined;
       }
+      this.keepAs(changes);
+      if (held) this.recount(changes);
     }
     this.reorder([...this.changes.values()]);
   }
