@@ -4,9 +4,6 @@ import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import { AuditEventSchema } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { auditEventHash, FIRST_PREVIOUS_HASH } from '@kellet/verify';
 
-/** The scope of callers who may read the audit log, as in audit.proto. */
-export const auditScope = 'tenant:write';
-
 /** The contents of an audit event, without id and time. */
 export interface AuditFacts {
   /** Empty for the platform's log. */
