@@ -91,7 +91,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['gateway/memory', 'gateway/observability', 'gateway/transcoding'],
   ],
   gateway: ['platform/*', 'config'],
-  diagnostics: ['platform', 'platform/observability', 'gateway/http'],
+  diagnostics: ['platform', 'platform/observability', 'platform/audit', 'gateway/admission', 'gateway/http'],
   openapi: [
     'platform',
     'platform/events',

@@ -120,7 +120,8 @@ export const AuditEventSchema: GenMessage<AuditEvent> = /*@__PURE__*/
  */
 export type AuditEvent_Actor = Message<"kellet.v1.AuditEvent.Actor"> & {
   /**
-   * user, service, platform, kubernetes; template for the claim of a device; public if unknown.
+   * user, service, platform, kubernetes, device; template for the claim of a device, provider for single sign-on; system,
+   * command and control (the holder of the control secret) for what happens without a call; public if unknown.
    *
    * @generated from field: string kind = 1;
    */
