@@ -10,7 +10,7 @@ import { MessagePace } from '../device-link/streams/message-pace.ts';
 import { authorize } from '../gateway/admission/authorize.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
-import type { Hold } from '../gateway/memory/memory-budget.ts';
+import type { Hold, MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { accessOf } from '../gateway/transcoding/routes.ts';
 import { type ErrorCode, type KelletError, toKelletError, unauthenticated } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';
@@ -57,11 +57,16 @@ export const connectionLimits = {
 /** Bytes of a connection that do not count towards the tenant's memory. */
 const uncountedBytes = 16 * 1024;
 
+/** What a will that waits takes besides its payload: the stream of its device stays open. */
+export const waitingWillBytes = 40 * 1024;
+
 /** Dependencies of connections. */
 export interface ConnectionParts {
   readonly entrance: Entrance;
   readonly calls: DeviceCalls;
   readonly sessions: Sessions;
+  /** Bounds the wills that wait: their connections, which are limited, have ended. */
+  readonly wills: MemoryBudget;
   readonly logger: Logger;
   /** Messages a second of a device. */
   readonly rate: number;
@@ -213,7 +218,7 @@ export class Connection {
   private count(): void {
     const tenantId = this.accepted?.publisher.caller.tenantId;
     if (this.state !== 'open' || tenantId === undefined) return;
-    const bytes = this.frames.bytes + this.runningBytes;
+    const bytes = this.frames.bytes + this.runningBytes + (this.accepted?.request.will?.payload.length ?? 0);
     if (bytes > uncountedBytes) {
       this.hold ??= this.parts.entrance.memory.holdCaller(tenantId, () => this.close(reasons.quotaExceeded, true));
       this.hold.set(bytes);
@@ -668,8 +673,9 @@ export class Connection {
   }
 
   /**
-   * Publishes the will after its delay, and ends the stream of commands after that, so that the device goes offline
-   * although its will is a sign of life. A newer connection of the device ends the stream before, and cancels the will.
+   * Publishes the will after its delay, or sooner if too many wait, and ends the stream of commands after that, so that the
+   * device goes offline although its will is a sign of life. A newer connection of the device ends the stream before, and
+   * cancels the will.
    */
   private publishWill({ delaySeconds, ...will }: Will, { publisher, device }: Accepted): void {
     const { signal } = this.controller;
@@ -683,7 +689,12 @@ export class Connection {
     };
     if (delaySeconds === 0) return publish();
     const timer = setTimeout(publish, delaySeconds * 1000);
-    signal.addEventListener('abort', () => clearTimeout(timer), { once: true });
+    const hold = this.parts.wills.hold(publisher.caller.tenantId, () => {
+      clearTimeout(timer);
+      publish();
+    });
+    signal.addEventListener('abort', () => (clearTimeout(timer), hold.release()), { once: true });
+    hold.set(waitingWillBytes + will.payload.length);
   }
 }
 
