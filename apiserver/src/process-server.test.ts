@@ -175,12 +175,12 @@ describe('diagnostics on the port for operations', function () {
     recorded.length = 0;
     await send('GET', '/loglevel');
     await send('PUT', '/loglevel', `Bearer ${secret}`, '{"level":"info"}');
-    await (await send('POST', '/profile/heap')).body?.cancel();
+    await (await send('POST', '/profile/cpu?seconds=1')).json();
     await send('POST', '/profile/heap', 'Bearer wrong');
     expect(recorded.map(({ tenantId, actor, action, result }) => [tenantId, actor.kind, action, result])).to.deep.equal(
       [
         ['', 'control', 'diagnostics.loglevel', 'OK'],
-        ['', 'control', 'diagnostics.profile_heap', 'OK'],
+        ['', 'control', 'diagnostics.profile_cpu', 'OK'],
         ['', 'public', 'diagnostics.profile_heap', 'UNAUTHENTICATED'],
       ],
     );

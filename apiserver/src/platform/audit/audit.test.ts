@@ -240,12 +240,11 @@ describe('the audit log', function () {
     ]) {
       often.noteOnce({ ...refused, ...other });
     }
-    expect(await list()).to.have.length(4);
-    expect(await list('other')).to.have.length(1);
     now = 60_000;
     often.noteOnce(refused);
     await often.close();
     expect(await list()).to.have.length(5);
+    expect(await list('other')).to.have.length(1);
   });
 
   it('limits how many refused attempts of a log are recorded in a minute', async () => {
