@@ -57,11 +57,12 @@ const scopes = [
 export interface EnvironmentOptions {
   /** Runs the local chain, on which batches are then anchored. */
   readonly chain?: boolean;
-  /** Fills the empty database before the apiserver starts; returns settings that it then needs. */
+  /** Fills the empty database before the apiserver starts; returns settings that it then needs. `restart` restarts PostgreSQL. */
   readonly fill?: (address: {
     readonly databaseUrl: string;
     readonly superuserUrl: string;
     readonly coldFolder: string;
+    readonly restart: () => Promise<void>;
   }) => Promise<Record<string, string>>;
   /** Settings (KELLET_…) of the apiserver. */
   readonly settings?: Readonly<Record<string, string>>;
@@ -69,7 +70,7 @@ export interface EnvironmentOptions {
   readonly profileFolder?: string;
 }
 
-/** A folder with a supervisor of processes, and PostgreSQL in it. Both URLs lead to the same empty database. */
+/** A folder with a supervisor of processes, and PostgreSQL in it, which can be restarted. Both URLs lead to the same empty database. */
 export async function startDatabase(report: (line: string) => void) {
   const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
   await chmod(folder, 0o711);
@@ -85,7 +86,11 @@ export async function startDatabase(report: (line: string) => void) {
     const databaseUrl = await ensureServiceDatabase(superuserUrl, password);
     const superuser = new URL(superuserUrl);
     superuser.pathname = new URL(databaseUrl).pathname;
-    return { folder, supervisor, close, databaseUrl, superuserUrl: superuser.href };
+    const restart = async () => {
+      await supervisor.stop('postgres');
+      await supervisor.startAgain('postgres');
+    };
+    return { folder, supervisor, close, databaseUrl, superuserUrl: superuser.href, restart };
   } catch (error) {
     await close();
     throw error;
@@ -98,9 +103,9 @@ export async function startEnvironment(
   devices = 1000,
   { chain = false, settings = {}, fill, profileFolder }: EnvironmentOptions = {},
 ): Promise<Environment> {
-  const { folder, supervisor, close, databaseUrl, superuserUrl } = await startDatabase(report);
+  const { folder, supervisor, close, databaseUrl, superuserUrl, restart } = await startDatabase(report);
   try {
-    const filled = await fill?.({ databaseUrl, superuserUrl, coldFolder: join(folder, 'cold') });
+    const filled = await fill?.({ databaseUrl, superuserUrl, coldFolder: join(folder, 'cold'), restart });
     const ports = await findFreePorts('nats', 'rest', 'grpc', 'control', 'metrics', 'mqtt', 'devchain');
     const program = await natsServerProgram(report);
     const natsUrl = await startNats({ supervisor, program, folder: join(folder, 'nats'), port: ports.nats });
