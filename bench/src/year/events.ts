@@ -15,6 +15,8 @@ import type { Sizes } from './sizes.ts';
 
 const rowsAtOnce = 5000;
 const yearMilliseconds = 365 * 86_400_000;
+/** The users of a tenant change something on some days, and then often: each day has a cold file with the heads of the log. */
+const eventsOfDay = 20;
 
 const columns = {
   events: [
@@ -41,8 +43,10 @@ export async function fillAuditLog(client: pg.ClientBase, { tenants, auditEvents
     await copyRows(client, 'audit_anchors', columns.anchors, anchors.splice(0));
   };
   for (let n = 0; n < auditEvents; n += 1) {
-    const tenantId = `tenant-${1 + (n % tenants)}`;
-    const time = start + Math.round((n / auditEvents) * yearMilliseconds);
+    const [tenant, nth] = [n % tenants, Math.floor(n / tenants)];
+    const tenantId = `tenant-${1 + tenant}`;
+    const day = (Math.floor(nth / eventsOfDay) + tenant / tenants) / Math.ceil(auditEvents / tenants / eventsOfDay);
+    const time = start + Math.round(day * (yearMilliseconds - 86_400_000)) + (nth % eventsOfDay) * 60_000;
     const [event] = chainEvents(heads.get(tenantId) ?? emptyHead, [recordOf(tenantId, n, time)]);
     const { sequence, hash, previousHash, actor, resource } = event!;
     heads.set(tenantId, { sequence, hash });

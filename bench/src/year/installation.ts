@@ -120,11 +120,28 @@ async function fillDatabase(address: InstallationAddress, sizes: Sizes, report: 
     ]);
     await timed('counts of leaves', () => client.query(countLeaves));
     await timed('statistics', () => client.query('VACUUM ANALYZE'));
+    await reportSizes(client, report);
   } finally {
     await client.end();
     await other.end();
     await database.close();
   }
+}
+
+/** Reports what the largest tables take on the disk, those of segments as one, and everything together. */
+async function reportSizes(client: pg.Client, report: (line: string) => void): Promise<void> {
+  const { rows } = await client.query<{ name: string; rows: string; bytes: string }>(
+    `SELECT regexp_replace(relname, '_[0-9]+$', '_N') AS name, greatest(sum(reltuples), 0)::int8 AS rows,
+       sum(pg_total_relation_size(oid)) AS bytes
+     FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace GROUP BY 1 ORDER BY sum(pg_total_relation_size(oid)) DESC LIMIT 12`,
+  );
+  const gigabytes = (bytes: string) => `${(Number(bytes) / 1e9).toFixed(3)} GB`;
+  for (const table of rows) report(`${table.name}: ${table.rows} rows, ${gigabytes(table.bytes)}`);
+  const totals = await client.query<{ database: string; files: string; cold: string }>(
+    `SELECT pg_database_size(current_database()) AS database, count(*) AS files, coalesce(sum(bytes), 0) AS cold FROM cold_files`,
+  );
+  const { database, files, cold } = totals.rows[0]!;
+  report(`database: ${gigabytes(database)}, ${files} cold files: ${gigabytes(cold)}`);
 }
 
 /**

@@ -47,6 +47,8 @@ const leastSegments = 24;
 /** Bytes that are sent with one COPY. */
 const copyBytes = 4 * 1024 * 1024;
 const rowsAtOnce = 5000;
+/** Reports of progress. */
+const reports = 20;
 
 const headerColumns = ['height', 'block_hash', 'header'];
 const latestColumns = ['tenant_id', 'device_id', 'document'];
@@ -126,7 +128,7 @@ export class PointFilling {
       done += count;
       await this.makeHeadBatches(time - 30);
       await this.mine(time);
-      if (block % Math.ceil(blocks / 100) === 0) progress(done / batches);
+      if (block % Math.ceil(blocks / reports) === 0) progress(done / batches);
     }
     for (let index = 1; index <= pendingBatches; index += 1)
       this.makeBatch(this.endSeconds - 60, batches - pendingBatches + index);

@@ -3,7 +3,10 @@
 //
 //   SCALE=0.01 ROUNDS=20 IDLE_SECONDS=60 node bench/src/year/year.ts
 //
-// Prints the table of docs/performance.md. First runs fsck on a sample of the tenants.
+// Prints the table of docs/performance.md, and writes it to .kellet/year.md. First runs fsck on a sample of the tenants.
+import { mkdir, writeFile } from 'node:fs/promises';
+import { loadavg } from 'node:os';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { type Environment, startEnvironment } from '../environment.ts';
@@ -24,7 +27,14 @@ const atOnce = 8;
 const settleSeconds = 30;
 const idleSeconds = Number(process.env['IDLE_SECONDS'] ?? 60);
 const sizes = sizesOf(scale);
-const report = (line: string) => console.error(line);
+const folder = join(import.meta.dirname, '../../../.kellet');
+const started = performance.now();
+const report = (line: string) => console.error(`${((performance.now() - started) / 60_000).toFixed(1)} min: ${line}`);
+const table: string[] = [];
+const print = (line: string): void => {
+  console.log(line);
+  table.push(line);
+};
 
 /** Returns the duration of one request to the process, in milliseconds. */
 async function timeOf(url: string): Promise<number> {
@@ -58,13 +68,13 @@ try {
     const before = houses.map(cpuOf);
     await sleep(idleSeconds * 1000);
     const idle = houses.map((environment, index) => (cpuOf(environment) - before[index]!) / idleSeconds);
-    console.log(
+    print(
       `| call | small, ms | full, ms | ratio | small, ms of CPU | full, ms of CPU | ratio |\n|---|---|---|---|---|---|---|`,
     );
     const cells = ([first, second]: readonly number[]) =>
       `${first!.toFixed(1)} | ${second!.toFixed(1)} | ${(second! / first!).toFixed(2)}`;
     const line = (name: string, times: readonly number[], cpu?: readonly number[]) =>
-      console.log(`| ${name} | ${cells(times)} | ${cpu ? cells(cpu) : '| |'} |`);
+      print(`| ${name} | ${cells(times)} | ${cpu ? cells(cpu) : '| |'} |`);
     for (const measurement of measurements) {
       const times: [number[], number[]] = [[], []];
       const cpu: [number, number] = [0, 0];
@@ -129,8 +139,11 @@ try {
       for (const [index, { metrics }] of houses.entries()) scrapes[index]!.push(await timeOf(metrics));
     }
     line('scrape of metrics', scrapes.map(median));
-    console.log(`| the idle apiserver and PostgreSQL, a second | | | | ${cells(idle)} |`);
-    console.log(`\n${JSON.stringify({ scale, ...sizes })}`);
+    print(`| the idle apiserver and PostgreSQL, a second | | | | ${cells(idle)} |`);
+    const minutes = ((performance.now() - started) / 60_000).toFixed(1);
+    print(`\n${JSON.stringify({ scale, rounds, minutes, load: loadavg(), ...sizes })}`);
+    await mkdir(folder, { recursive: true });
+    await writeFile(join(folder, 'year.md'), `${table.join('\n')}\n`);
   } finally {
     await full.close();
   }
