@@ -12,20 +12,20 @@ export const bulkLoadSettings: Readonly<Record<string, string>> = {
 };
 
 /**
- * Makes no entries in the indexes of tables until they are rebuilt. Only for tables that were truncated in the same transaction; as a
- * superuser.
+ * Makes no entries in these indexes, or in all of these tables, until they are rebuilt. Only if the tables were truncated in the same
+ * transaction; as a superuser.
  */
-export async function disableIndexes(client: pg.ClientBase, tables: readonly string[]): Promise<void> {
+export async function disableIndexes(client: pg.ClientBase, names: readonly string[]): Promise<void> {
   await client.query(
     `UPDATE pg_index SET indisready = false, indisvalid = false
-     WHERE indrelid = ANY(SELECT to_regclass(name)::oid FROM unnest($1::text[]) AS name)`,
-    [tables],
+     FROM (SELECT to_regclass(name)::oid AS id FROM unnest($1::text[]) AS name) AS named WHERE id IN (indrelid, indexrelid)`,
+    [names],
   );
 }
 
-/** Builds all indexes of a table anew, with its constraints. */
-export async function rebuildIndexes(client: pg.ClientBase, table: string): Promise<void> {
-  await client.query(`REINDEX TABLE ${table}`);
+/** Builds an index, or all of a table with their constraints, anew. */
+export async function rebuildIndexes(client: pg.ClientBase, kind: 'index' | 'table', name: string): Promise<void> {
+  await client.query(`REINDEX ${kind} ${name}`);
 }
 
 /** A server of PostgreSQL that can be restarted. */

@@ -21,7 +21,7 @@ import {
   idFunctions,
   segmentsOfBefore,
 } from './fleet.ts';
-import { countLeaves, hotDays, pointTables } from './points.ts';
+import { hotDays, pointTables, unorderedIndex } from './points.ts';
 import type { PointsThreadData } from './points-thread.ts';
 import type { Sizes } from './sizes.ts';
 import { traceFillings } from './traces.ts';
@@ -106,10 +106,10 @@ async function fillDatabase(address: InstallationAddress, sizes: Sizes, report: 
     ]);
     await client.query('DROP SCHEMA year CASCADE');
     await Promise.all([
-      timed('indexes of batches', () => rebuildIndexes(client, 'anchor_batches')),
+      timed('indexes of batches', () => rebuildIndexes(client, 'index', unorderedIndex)),
       (async () => {
         for (const table of pointTables.filter((name) => name !== 'anchor_batches'))
-          await timed(`indexes of ${table}`, () => rebuildIndexes(other, table));
+          await timed(`indexes of ${table}`, () => rebuildIndexes(other, 'table', table));
         await timed('indexes of segments', async () => {
           while (await indexNextSegment(database));
         });
@@ -118,7 +118,6 @@ async function fillDatabase(address: InstallationAddress, sizes: Sizes, report: 
         });
       })(),
     ]);
-    await timed('counts of leaves', () => client.query(countLeaves));
     await timed('statistics', () => client.query('VACUUM ANALYZE'));
     await reportSizes(client, report);
   } finally {
@@ -171,11 +170,11 @@ async function fillTables(client: pg.Client, sizes: Sizes, timed: Timed): Promis
   for (const filling of fillings)
     await timed(filling.table, async () => {
       await insertRows(client, filling);
-      await rebuildIndexes(client, filling.table);
+      await rebuildIndexes(client, 'table', filling.table);
     });
   await timed('counts of devices', async () => {
     for (const statement of countFleet) await client.query(statement);
-    for (const table of countedTables) await rebuildIndexes(client, table);
+    for (const table of countedTables) await rebuildIndexes(client, 'table', table);
   });
   await client.query('COMMIT');
 }

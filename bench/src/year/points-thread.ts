@@ -2,7 +2,7 @@
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
 import pg from 'pg';
 import { disableIndexes } from './bulk-load.ts';
-import { PointFilling, pointTables } from './points.ts';
+import { PointFilling, pointTables, unorderedIndex } from './points.ts';
 import type { Sizes } from './sizes.ts';
 
 /** With what the thread is started. */
@@ -33,7 +33,7 @@ port.on('message', (written: number) => {
 
 await client.query('BEGIN');
 await client.query(`TRUNCATE ${pointTables.join(', ')} CASCADE`);
-await disableIndexes(client, pointTables);
+await disableIndexes(client, [...pointTables.filter((table) => table !== 'anchor_batches'), unorderedIndex]);
 await new PointFilling({
   ...{ client, reader, owner, sizes },
   storeCold: async (day, buffers) => {

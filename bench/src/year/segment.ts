@@ -1,6 +1,6 @@
 // Segments of a populated installation: the points of hot ones, and the index of the leaves of all.
 import type pg from 'pg';
-import { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
+import type { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
 import { BinaryRows } from './binary-rows.ts';
 import { type MadeBlock, payloadOf } from './made-block.ts';
 
