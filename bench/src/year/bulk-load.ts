@@ -28,6 +28,14 @@ export async function rebuildIndexes(client: pg.ClientBase, kind: 'index' | 'tab
   await client.query(`REINDEX ${kind} ${name}`);
 }
 
+/** Throws if an index was not rebuilt: nothing would ever read it. */
+export async function requireIndexes(client: pg.ClientBase): Promise<void> {
+  const { rows } = await client.query<{ name: string }>(
+    'SELECT indexrelid::regclass::text AS name FROM pg_index WHERE NOT (indisvalid AND indisready)',
+  );
+  if (rows.length > 0) throw new Error(`not rebuilt: ${rows.map(({ name }) => name).join(', ')}`);
+}
+
 /** A server of PostgreSQL that can be restarted. */
 export interface RestartableServer {
   readonly superuserUrl: string;
