@@ -15,8 +15,8 @@ import type { Sizes } from './sizes.ts';
 
 const rowsAtOnce = 5000;
 const yearMilliseconds = 365 * 86_400_000;
-/** The users of a tenant change something on some days, and then often: each day has a cold file with the heads of the log. */
-const eventsOfDay = 20;
+/** On so many days the users of a tenant change something. For each there is a cold file with the heads of the log. */
+const daysOfTenant = 50;
 
 const columns = {
   events: [
@@ -36,6 +36,7 @@ export async function fillAuditLog(client: pg.ClientBase, { tenants, auditEvents
   const start = Date.now() - yearMilliseconds;
   const heads = new Map<string, ChainHead>();
   const anchorEvery = Math.max(1, Math.round(auditEvents / others));
+  const eventsOfDay = Math.max(1, Math.round(auditEvents / tenants / daysOfTenant));
   const events: Value[][] = [];
   const anchors: Value[][] = [];
   const store = async () => {
