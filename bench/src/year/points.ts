@@ -298,7 +298,7 @@ export class PointFilling {
   private async openSegment(): Promise<Segment> {
     const { client, owner, sizes } = this.parts;
     await this.storing;
-    await client.query(`SET LOCAL ROLE ${owner}`);
+    await client.query(`SET LOCAL ROLE ${client.escapeIdentifier(owner)}`);
     const { rows } = await client.query<{ id: string }>('SELECT telemetry_open_hot_segment($1) AS id', [this.writerId]);
     await client.query('RESET ROLE');
     const total = sizes.coldPoints + sizes.hotPoints;
