@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean audit sizing soak crashes year day reconnect interop compatibility install
+.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans scale bench artifacts packages image trial-images lint format generate clean audit sizing soak crashes year day reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,11 +39,13 @@ fuzz: install ## send 20,000 mutated requests to every route (REQUESTS=n, SEED=n
 property: install ## run schemathesis over the OpenAPI document (ONLY=admin|viewer|device|platform, EXAMPLES=n)
 	@exec node e2e/property/main.ts
 
-model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n, SEED=n)
-	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
+model: install ## compare 2,000 random runs of a rollout with its model, and 60 of the whole system (RUNS=n, SYSTEM_RUNS=n, SEED=n)
+	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) mocha \
 		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
+	@KELLET_MODEL_SYSTEM_RUNS=$(or $(SYSTEM_RUNS),60) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
+		--exit --require ./dev/stack/testing/test-stack.ts e2e/tests/rollout-model.test.ts
 
-year: install ## fill an installation with a year of data and measure ordinary calls there and in a small one (SCALE=1, ROUNDS=20)
+year: install ## fill an installation with a year of data and measure ordinary calls there and in a small one (SCALE=1, ROUNDS=20, ONLY=pattern)
 	@exec node bench/src/year/year.ts
 
 day: install ## live a day, ten times as fast, with a year of data, and check that nothing is kept for too long (SCALE=0.004, SPEED=10, HOURS=24)
@@ -56,8 +58,15 @@ fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or 
 	@KELLET_TEST_FLEET_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/fleet-rollout.test.ts
 
-survival: install ## update 200 devices with a GiB while everything is killed in turn (DEVICES=n, BYTES=n)
-	@KELLET_TEST_IMAGE_DEVICES=$(or $(DEVICES),200) KELLET_TEST_IMAGE_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
+scale: install ## plan and schedule a rollout to 100,000 devices: what is planned happens, in bounded memory (DEVICES=n)
+	@KELLET_TEST_DEVICES=$(or $(DEVICES),100000) mocha --exit --require ./dev/stack/testing/test-services.ts \
+		apiserver/src/device-link/ota/rollouts/scale.test.ts
+	@KELLET_TEST_DEVICES=$(or $(DEVICES),100000) exec mocha --exit --require ./dev/stack/testing/test-stack.ts \
+		--grep 'stage by stage' e2e/tests/rollout-plan.test.ts
+
+survival: install ## update 200 devices with a GiB while everything is killed in turn (DEVICES=n, BYTES=n, REPLICAS=n)
+	@KELLET_TEST_IMAGE_DEVICES=$(or $(DEVICES),200) KELLET_TEST_IMAGE_BYTES=$(or $(BYTES),1073741824) \
+		KELLET_TEST_IMAGE_REPLICAS=$(or $(REPLICAS),2) KELLET_ACCESS_LOG=errors exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/rollout-survival.test.ts
 
 reconnect: install ## kill the data plane under 5,000 connected devices, which must all return without a loss (DEVICES=n)

@@ -295,7 +295,7 @@ const steps: Step[] = [
       if (!grep) rmSync(statementsFolder, { recursive: true, force: true });
       return runUnitTests(
         filesOf([
-          '{verify,client,device,dashboard,crds,kubernetes,proto,apiserver,operator}/**/*.test.ts',
+          '{verify,client,device,dashboard,crds,kubernetes,proto,apiserver,operator,bench}/**/*.test.ts',
           '{kubectl,packaging,scripts,dev,e2e/property,e2e/testing}/**/*.test.ts',
         ]),
       );

@@ -91,7 +91,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['gateway/memory', 'gateway/observability', 'gateway/transcoding'],
   ],
   gateway: ['platform/*', 'config'],
-  diagnostics: ['platform', 'platform/observability', 'gateway/http'],
+  diagnostics: ['platform', 'platform/observability', 'platform/audit', 'gateway/admission', 'gateway/http'],
   openapi: [
     'platform',
     'platform/events',
@@ -181,7 +181,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'telemetry/points': ['platform'],
   'telemetry/kernel': ['telemetry/points'],
-  'telemetry/write': ['platform/*', 'policies', 'telemetry/points'],
+  'telemetry/leaves': ['platform/*', 'telemetry/points'],
+  'telemetry/write': ['platform/*', 'policies', 'telemetry/points', 'telemetry/leaves'],
   'telemetry/cold': ['platform/*', 'config', 'policies', 'telemetry/points', 'telemetry/write'],
   'telemetry/ingest': ['platform/*', 'policies', 'telemetry/points', 'telemetry/kernel', 'telemetry/write'],
   'telemetry/read': ['platform/*', 'policies', 'telemetry/points', 'telemetry/cold'],
@@ -218,11 +219,11 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   verifier: [
     ...['platform/*', 'config', 'device-registry/devices', 'chain-anchor/headers'],
-    ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],
+    ...['telemetry/points', 'telemetry/leaves', 'telemetry/cold', 'telemetry/read'],
   ],
   fsck: [
     ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/artifacts'],
-    ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
+    ...['telemetry/points', 'telemetry/leaves', 'telemetry/write', 'telemetry/cold'],
   ],
   backup: [...['platform/*', 'config', 'device-link/ota/artifacts', 'telemetry/write', 'telemetry/cold']],
   // main.ts, create-services.ts and other files that assemble the process.

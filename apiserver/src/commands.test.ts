@@ -1,5 +1,21 @@
 import { expect } from 'chai';
-import { unknownFlag } from './commands.ts';
+import { isRecorded, unknownFlag } from './commands.ts';
+
+describe('the record of a command', () => {
+  const usage = 'usage: kellet-apiserver keys list | rotate\n       kellet-apiserver keys --all';
+  for (const [words, recorded] of [
+    ['rotate', true],
+    ['rotate now', true],
+    ['--all', true],
+    ['list', false],
+    ['rotat', false],
+    ['', false],
+  ] as const) {
+    it(`${words || 'nothing'}: ${recorded}`, () => {
+      expect(isRecorded(words === '' ? [] : words.split(' '), usage, ['list'])).to.equal(recorded);
+    });
+  }
+});
 
 describe('the flags of a command', () => {
   const usage = `usage: kellet-apiserver fsck [--tenant TENANT_ID] [--json]`;

@@ -1,4 +1,5 @@
 // The table of the commands of kellet-apiserver. Each command has a file in the folder of its subject.
+import { hostname, userInfo } from 'node:os';
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { keysUsage, runKeysCommand } from './auth/access-tokens/keys-command.ts';
 import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
@@ -8,12 +9,16 @@ import { configUsage, runConfigCommand } from './config/config-command.ts';
 import { ArtifactStores } from './device-link/ota/artifacts/artifact-stores.ts';
 import { artifactsUsage, runArtifactsCommand } from './device-link/ota/artifacts/artifacts-command.ts';
 import { fsckUsage, runFsckCommand } from './fsck/fsck-command.ts';
+import { type AuditFacts, systemFacts } from './platform/audit/audit-event.ts';
+import { AuditTrail } from './platform/audit/audit-trail.ts';
+import { systemClock } from './platform/clock.ts';
 import { Database } from './platform/database/database.ts';
 import { migrate } from './platform/database/migrate.ts';
 import { eventsUsage, runEventsCommand } from './platform/events/outbox-command.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
 import { nearestName } from './platform/nearest-name.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
+import { createMetrics } from './platform/observability/metrics.ts';
 import { coldUsage, runColdCommand } from './telemetry/cold/cold-command.ts';
 import { publishPointsUsage, runPublishPointsCommand } from './telemetry/live/publish-points-command.ts';
 import { runTenantCommand, tenantUsage } from './tenant-data/tenant-command.ts';
@@ -39,56 +44,92 @@ interface Command {
   readonly run: (args: readonly string[], parts: CommandParts) => Promise<number>;
 }
 
-/** Makes a command that works on the database while the server runs, and migrates it first. */
+/** What a command on the database works with. */
+interface OnDatabase {
+  readonly config: Config;
+  readonly database: Database;
+  readonly logger: Logger;
+  readonly audit: AuditTrail;
+  readonly write: Write;
+}
+
+/**
+ * Makes a command that works on the database while the server runs, and migrates it first. It is recorded in the audit log of
+ * the platform before it runs, whatever comes of it, unless its first word is one of `reading`.
+ */
 const onDatabase = (
+  name: string,
   usage: string,
-  work: (args: readonly string[], config: Config, database: Database, logger: Logger, write: Write) => Promise<number>,
-): Command => ({
-  usage,
-  run: async (args, { readConfig, logger, write }) => {
-    const config = readConfig();
-    const database = new Database(config.databaseUrl, logger, {
-      directUrl: config.databaseDirectUrl,
-      maximumConnections: 2,
-    });
-    try {
-      await migrate(database, logger);
-      return await work(args, config, database, logger, write);
-    } finally {
-      await database.close();
-    }
+  reading: readonly string[],
+  work: (args: readonly string[], parts: OnDatabase) => Promise<number>,
+): readonly [string, Command] => [
+  name,
+  {
+    usage,
+    run: async (args, { readConfig, logger, write }) => {
+      const config = readConfig();
+      const database = new Database(config.databaseUrl, logger, {
+        directUrl: config.databaseDirectUrl,
+        maximumConnections: 2,
+      });
+      const audit = new AuditTrail({ database, clock: systemClock, logger, metrics: createMetrics() });
+      try {
+        await migrate(database, logger);
+        if (isRecorded(args, usage, reading)) {
+          await database.system((tx) => audit.within(tx, commandFacts([name, ...args].join(' '))));
+        }
+        return await work(args, { config, database, logger, audit, write });
+      } finally {
+        await database.close();
+      }
+    },
   },
+];
+
+/** Reports whether the arguments of a command may change something: their first word is in its usage, and not a reading one. */
+export const isRecorded = ([verb = '']: readonly string[], usage: string, reading: readonly string[]): boolean =>
+  verb !== '' && !reading.includes(verb) && usage.split(/\s+/).includes(verb);
+
+/** Returns the audit event of a command, whose actor is the user of the operating system. */
+const commandFacts = (words: string): AuditFacts => ({
+  ...systemFacts('command', { kind: 'command', id: words }, { kind: 'command', id: userName(), name: hostname() }),
+  result: 'UNKNOWN',
 });
+
+/** A user of a container need not have a name. */
+function userName(): string {
+  try {
+    return userInfo().username;
+  } catch {
+    return String(process.getuid?.() ?? '');
+  }
+}
 
 /** The commands by name. */
 export const commands: Readonly<Record<string, Command>> = {
-  wallet: onDatabase(walletUsage, (args, config, database, logger, write) =>
-    runWalletCommand(args, { config, database, logger, write }),
-  ),
-  keys: onDatabase(keysUsage, (args, { jwtPrivateKey: configuredKey }, database, logger, write) =>
-    runKeysCommand(args, { database, logger, configuredKey, write }),
-  ),
-  'publish-points': onDatabase(publishPointsUsage, (args, { publishPoints }, database, _logger, write) =>
-    runPublishPointsCommand(args, { database, setting: publishPoints, write }),
-  ),
-  events: onDatabase(eventsUsage, (args, _config, database, _logger, write) =>
-    runEventsCommand(args, { database, write }),
-  ),
-  cold: onDatabase(coldUsage, (args, config, database, logger, write) =>
-    runColdCommand(args, { config, database, logger, write }),
-  ),
-  tenant: onDatabase(tenantUsage, (args, config, database, logger, write) =>
-    runTenantCommand(args, {
-      ...{ config, database, logger, write },
-      openKubernetes: () => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger),
-    }),
-  ),
-  artifacts: onDatabase(artifactsUsage, (args, config, database, logger, write) =>
-    runArtifactsCommand(args, {
-      ...{ database, logger, write },
-      stores: new ArtifactStores(config.artifactStore, s3SettingsOf(config)),
-    }),
-  ),
+  ...Object.fromEntries([
+    onDatabase('wallet', walletUsage, ['address', 'balance'], runWalletCommand),
+    onDatabase('keys', keysUsage, ['list'], (args, { config, ...parts }) =>
+      runKeysCommand(args, { ...parts, configuredKey: config.jwtPrivateKey }),
+    ),
+    onDatabase('publish-points', publishPointsUsage, ['list'], (args, { config, database, write }) =>
+      runPublishPointsCommand(args, { database, setting: config.publishPoints, write }),
+    ),
+    onDatabase('events', eventsUsage, ['list', 'show'], runEventsCommand),
+    onDatabase('cold', coldUsage, [], runColdCommand),
+    onDatabase('tenant', tenantUsage, [], (args, parts) =>
+      runTenantCommand(args, {
+        ...parts,
+        openKubernetes: () => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), parts.logger),
+      }),
+    ),
+    onDatabase('artifacts', artifactsUsage, ['status'], (args, { config, ...parts }) =>
+      runArtifactsCommand(args, {
+        ...parts,
+        stores: new ArtifactStores(config.artifactStore, s3SettingsOf(config)),
+      }),
+    ),
+  ]),
   config: {
     usage: configUsage,
     run: (args, { write }) => Promise.resolve(runConfigCommand(args, { environment: process.env, write })),

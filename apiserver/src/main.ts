@@ -132,14 +132,14 @@ async function run(config: Config): Promise<void> {
   const isGateway = targets.has('gateway');
   const modules: ServiceModule[] = [];
   const health = new Health(checksOf(config, database, broker, modules));
-  const diagnostics = config.controlSecret === '' ? undefined : new Diagnostics(config.controlSecret, logger);
+  const audit = new AuditTrail({ database, clock: systemClock, logger, metrics });
+  const diagnostics = config.controlSecret === '' ? undefined : new Diagnostics(config.controlSecret, logger, audit);
   const processServer = new ProcessServer(health, metrics, logger, diagnostics);
   await processServer.listen(config.listenHost, config.metricsPort);
   await migrateWhenReachable(database, logger, stopping.signal);
 
   const outbox = new OutboxRelay(database, broker, logger, metrics);
   const paging = new Paging(pagingKey(config));
-  const audit = new AuditTrail({ database, clock: systemClock, logger, metrics });
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging, audit };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
@@ -232,6 +232,7 @@ async function openGateway(
     watch: (call) => gateway.authenticator.watch(call),
     addressOf: (request) => addressOfRequest(gateway.addressOf, request),
     accessLog: gateway.accessLog,
+    audit: platform.audit,
     dashboardOrigin: config.dashboardOrigin,
     logger,
     metrics,

@@ -3,6 +3,7 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { expect } from 'chai';
 import { Diagnostics } from './diagnostics/diagnostics.ts';
 import { Health } from './gateway/http/health.ts';
+import type { AuditFacts } from './platform/audit/audit-event.ts';
 import { createLogger } from './platform/observability/logger.ts';
 import { createMetrics, Gauge } from './platform/observability/metrics.ts';
 import { eventually } from './platform/testing/eventually.ts';
@@ -83,11 +84,14 @@ describe('diagnostics on the port for operations', function () {
   const logged: { level: string; msg: string }[] = [];
   const logger = createLogger('info', {}, { write: (line) => void logged.push(JSON.parse(line) as never) });
   const child = logger.child({ service: 'x' });
+  const recorded: AuditFacts[] = [];
+  const take = (facts: AuditFacts): void => void recorded.push(facts);
+  const audit = { note: take, noteOnce: take };
   let server: ProcessServer;
   let port: number;
 
   before(async () => {
-    server = new ProcessServer(new Health({}), createMetrics(), logger, new Diagnostics(secret, logger));
+    server = new ProcessServer(new Health({}), createMetrics(), logger, new Diagnostics(secret, logger, audit));
     port = await freePort();
     await server.listen('127.0.0.1', port);
   });
@@ -165,6 +169,22 @@ describe('diagnostics on the port for operations', function () {
     gone.abort();
     await first;
     await eventually(async () => (await send('POST', '/profile/cpu?seconds=1')).status === 200);
+  });
+
+  it('records in the audit log of the platform who took what, and who was refused', async () => {
+    recorded.length = 0;
+    await send('GET', '/loglevel');
+    await send('PUT', '/loglevel', `Bearer ${secret}`, '{"level":"info"}');
+    await (await send('POST', '/profile/cpu?seconds=1')).json();
+    await send('POST', '/profile/heap', 'Bearer wrong');
+    expect(recorded.map(({ tenantId, actor, action, result }) => [tenantId, actor.kind, action, result])).to.deep.equal(
+      [
+        ['', 'control', 'diagnostics.loglevel', 'OK'],
+        ['', 'control', 'diagnostics.profile_cpu', 'OK'],
+        ['', 'public', 'diagnostics.profile_heap', 'UNAUTHENTICATED'],
+      ],
+    );
+    expect(recorded[0]).to.include({ address: '127.0.0.1' });
   });
 
   it('streams a heap snapshot', async () => {

@@ -55,13 +55,14 @@ const scopes = [
 
 /** Options of an environment. */
 export interface EnvironmentOptions {
-  /** Runs the local chain, on which batches are then anchored. */
+  /** Runs the local chain, on which batches are then anchored. It continues the one that `fill` has stored. */
   readonly chain?: boolean;
-  /** Fills the empty database before the apiserver starts; returns settings that it then needs. */
+  /** Fills the empty database before the apiserver starts; returns settings that it then needs. `restart` restarts PostgreSQL. */
   readonly fill?: (address: {
     readonly databaseUrl: string;
     readonly superuserUrl: string;
     readonly coldFolder: string;
+    readonly restart: () => Promise<void>;
   }) => Promise<Record<string, string>>;
   /** Settings (KELLET_…) of the apiserver. */
   readonly settings?: Readonly<Record<string, string>>;
@@ -69,7 +70,7 @@ export interface EnvironmentOptions {
   readonly profileFolder?: string;
 }
 
-/** A folder with a supervisor of processes, and PostgreSQL in it. Both URLs lead to the same empty database. */
+/** A folder with a supervisor of processes, and PostgreSQL in it, which can be restarted. Both URLs lead to the same empty database. */
 export async function startDatabase(report: (line: string) => void) {
   const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
   await chmod(folder, 0o711);
@@ -85,7 +86,11 @@ export async function startDatabase(report: (line: string) => void) {
     const databaseUrl = await ensureServiceDatabase(superuserUrl, password);
     const superuser = new URL(superuserUrl);
     superuser.pathname = new URL(databaseUrl).pathname;
-    return { folder, supervisor, close, databaseUrl, superuserUrl: superuser.href };
+    const restart = async () => {
+      await supervisor.stop('postgres');
+      await supervisor.startAgain('postgres');
+    };
+    return { folder, supervisor, close, databaseUrl, superuserUrl: superuser.href, restart };
   } catch (error) {
     await close();
     throw error;
@@ -98,9 +103,9 @@ export async function startEnvironment(
   devices = 1000,
   { chain = false, settings = {}, fill, profileFolder }: EnvironmentOptions = {},
 ): Promise<Environment> {
-  const { folder, supervisor, close, databaseUrl, superuserUrl } = await startDatabase(report);
+  const { folder, supervisor, close, databaseUrl, superuserUrl, restart } = await startDatabase(report);
   try {
-    const filled = await fill?.({ databaseUrl, superuserUrl, coldFolder: join(folder, 'cold') });
+    const filled = await fill?.({ databaseUrl, superuserUrl, coldFolder: join(folder, 'cold'), restart });
     const ports = await findFreePorts('nats', 'rest', 'grpc', 'control', 'metrics', 'mqtt', 'devchain');
     const program = await natsServerProgram(report);
     const natsUrl = await startNats({ supervisor, program, folder: join(folder, 'nats'), port: ports.nats });
@@ -112,6 +117,7 @@ export async function startEnvironment(
       ? await startDevchain({
           ...{ supervisor, folder: join(folder, 'devchain'), port: ports.devchain, callbackSecret },
           blockMilliseconds: '1000',
+          headersFile: fill && (await storeHeaders(databaseUrl, join(folder, 'headers'))),
         })
       : undefined;
     const environment = {
@@ -168,6 +174,20 @@ export async function startEnvironment(
   } catch (error) {
     await close();
     throw error;
+  }
+}
+
+/** Writes the headers that an installation knows into a file. Returns its path, or undefined if there are none. */
+async function storeHeaders(databaseUrl: string, file: string): Promise<string | undefined> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  await client.connect();
+  try {
+    const { rows } = await client.query<{ header: Buffer }>('SELECT header FROM block_headers ORDER BY height');
+    if (rows.length === 0) return undefined;
+    await writeFile(file, Buffer.concat(rows.map(({ header }) => header)));
+    return file;
+  } finally {
+    await client.end();
   }
 }
 

@@ -16,6 +16,7 @@ import { machine, type Result, runBenchmark, table } from './harness.ts';
 import { historyColdVsIndex } from './history/history-cold-vs-index.ts';
 import { fanoutVsWs } from './live/fanout-vs-ws.ts';
 import { mqttVsMosquitto } from './mqtt/mqtt-vs-mosquitto.ts';
+import { driftCheck } from './operator/drift-check.ts';
 import { membershipChange } from './operator/membership-change.ts';
 import { operator10k } from './operator/operator-10k.ts';
 import { leafVsSha256d } from './proofs/leaf-vs-sha256d.ts';
@@ -58,7 +59,7 @@ const benchmarks = [
 
 const suites = [
   ...[identityCosts, ingestSteps, ingestFleet, ingestRules, ingestSoak],
-  ...[rolloutCost, rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport],
+  ...[rolloutCost, rolloutSchedule, operator10k, driftCheck, membershipChange, streamMemory, deviceImport],
 ];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';

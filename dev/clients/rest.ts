@@ -159,7 +159,8 @@ export class PatientRest extends Rest {
   }
 }
 
-function parsed(text: string): unknown {
+/** Returns parsed JSON, or the text if it is not JSON. */
+export function parsed(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

@@ -49,16 +49,22 @@ export class Chain {
   private readonly active: Block[] = [];
   private readonly coins = new Map<string, Coin>();
 
-  constructor() {
-    const hash = toDisplayHex(blockHash(genesisHeader));
-    const block = {
-      hash,
-      height: 0,
-      header: genesisHeader,
-      txids: [toDisplayHex(parseHeader(genesisHeader).merkleRoot)],
-    };
-    this.blocks.set(hash, block);
-    this.active.push(block);
+  /** Height of the last block of which only the header is known. */
+  readonly baseHeight: number;
+
+  /** Continues the chain with these headers from height 0 on, whose transactions are not known. */
+  constructor(headers: readonly Uint8Array[] = [genesisHeader]) {
+    this.baseHeight = headers.length - 1;
+    for (const [height, header] of headers.entries()) {
+      const block = {
+        hash: toDisplayHex(blockHash(header)),
+        height,
+        header,
+        txids: [toDisplayHex(parseHeader(header).merkleRoot)],
+      };
+      this.blocks.set(block.hash, block);
+      this.active.push(block);
+    }
   }
 
   get tip(): Block {

@@ -1,4 +1,4 @@
-import { mkdtempSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
@@ -12,8 +12,20 @@ describe('devchain configuration', () => {
       blockMilliseconds: 2000,
       callbackMilliseconds: 250,
       callbackSecret: undefined,
+      headers: undefined,
       arcToken: undefined,
     });
+  });
+
+  it('reads headers of 80 bytes', () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kellet-devchain-'));
+    const KELLET_DEVCHAIN_HEADERS_FILE = join(folder, 'headers');
+    writeFileSync(KELLET_DEVCHAIN_HEADERS_FILE, Buffer.from('01'.repeat(80) + '02'.repeat(80), 'hex'));
+    const { headers } = readConfig([], { KELLET_DEVCHAIN_HEADERS_FILE });
+    expect(headers).to.deep.equal([new Uint8Array(80).fill(1), new Uint8Array(80).fill(2)]);
+    writeFileSync(KELLET_DEVCHAIN_HEADERS_FILE, Buffer.alloc(81));
+    expect(() => readConfig([], { KELLET_DEVCHAIN_HEADERS_FILE })).to.throw('headers of 80 bytes');
+    rmSync(folder, { recursive: true });
   });
 
   it('gives flags precedence over the environment', () => {

@@ -14,6 +14,8 @@ export interface Config {
   readonly callbackMilliseconds: number;
   /** Key of X-ARC-Signature; without one callbacks are not signed, like the real processor's. */
   readonly callbackSecret: string | undefined;
+  /** Headers of the blocks that the chain continues, 80 bytes each from height 0 on; without them it begins by itself. */
+  readonly headers: readonly Uint8Array[] | undefined;
   /** Bearer token that the processor's routes require; without one they are open. */
   readonly arcToken: string | undefined;
 }
@@ -21,7 +23,7 @@ export interface Config {
 type Environment = Readonly<Record<string, string | undefined>>;
 
 /**
- * Returns the settings from `KELLET_DEVCHAIN_PORT`, `_DIR`, `_BLOCK_MS`, `_CALLBACK_MS`, `_ARC_TOKEN` and
+ * Returns the settings from `KELLET_DEVCHAIN_PORT`, `_DIR`, `_BLOCK_MS`, `_CALLBACK_MS`, `_HEADERS_FILE`, `_ARC_TOKEN` and
  * `KELLET_CALLBACK_HMAC_SECRET` (secrets also as `NAME_FILE`), overridden by `--port`, `--dir`, `--block-ms`,
  * `--callback-ms`. Throws an Error that names an invalid setting.
  */
@@ -49,6 +51,7 @@ export function readConfig(argv: readonly string[], environment: Environment): C
     blockMilliseconds: number('block-ms', 'KELLET_DEVCHAIN_BLOCK_MS', 2000, 10, 3_600_000),
     callbackMilliseconds: number('callback-ms', 'KELLET_DEVCHAIN_CALLBACK_MS', 250, 10, 60_000),
     callbackSecret: secret('KELLET_CALLBACK_HMAC_SECRET', environment),
+    headers: headersOf(environment.KELLET_DEVCHAIN_HEADERS_FILE),
     arcToken: secret('KELLET_DEVCHAIN_ARC_TOKEN', environment),
   };
 }
@@ -59,6 +62,18 @@ function wholeNumber(text: string | undefined, name: string, fallback: number, m
   if (!/^\d+$/.test(text) || value < min || value > max)
     throw new Error(`${name} must be a whole number from ${min} to ${max}`);
   return value;
+}
+
+const headerBytes = 80;
+
+function headersOf(file: string | undefined): Uint8Array[] | undefined {
+  if (file === undefined || file === '') return undefined;
+  const bytes = readFileSync(file);
+  if (bytes.length === 0 || bytes.length % headerBytes !== 0)
+    throw new Error('KELLET_DEVCHAIN_HEADERS_FILE must have headers of 80 bytes');
+  return Array.from({ length: bytes.length / headerBytes }, (_, height) =>
+    Uint8Array.from(bytes.subarray(height * headerBytes, (height + 1) * headerBytes)),
+  );
 }
 
 function secret(name: string, environment: Environment): string | undefined {

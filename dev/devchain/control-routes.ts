@@ -70,7 +70,8 @@ function mine(devchain: Devchain, body: Fields) {
 
 function reorganise(devchain: Devchain, body: Fields) {
   // The first coins stay: reorganisations never reach below a coinbase's maturity.
-  const maxDepth = Math.min(MAXIMUM_DEPTH, devchain.ledger.chain.tip.height - INITIAL_BLOCKS + 1);
+  const { baseHeight, tip } = devchain.ledger.chain;
+  const maxDepth = Math.min(MAXIMUM_DEPTH, tip.height - baseHeight - INITIAL_BLOCKS + 1);
   const depth = wholeNumber(body, 'depth', 1, maxDepth, 1);
   const doubleSpends = wholeNumber(body, 'double_spends', 0, 1_000_000, 0);
   const { newTip, stale } = devchain.reorganise(depth, doubleSpends);

@@ -40,6 +40,19 @@ describe('devchain', () => {
   const status = (transaction: Transaction) => devchain.ledger.transaction(transaction.id('hex'))!.status;
   const record = (transaction: Transaction) => devchain.ledger.transaction(transaction.id('hex'))!;
 
+  it('continues a chain of which it knows only the headers', () => {
+    const { chain: before } = devchain.ledger;
+    const headers = Array.from({ length: before.tip.height + 1 }, (_, height) => before.at(height)!.header);
+    const next = new Devchain(memoryJournal(), [], () => 0, headers);
+    const { chain } = next.ledger;
+    expect(chain.tip.height).to.equal(before.tip.height + INITIAL_BLOCKS);
+    const all = chain.latestHeaders(chain.tip.height + 1);
+    expect(all.slice(0, headers.length)).to.deep.equal(headers);
+    checkHeaderChain(all.map((raw, height) => ({ height, raw })));
+    // It has money of its own.
+    next.fund([{ satoshis: 1000n, lockingScript: addressScript(wallet.address) }]);
+  });
+
   it('starts with mature coins, and pays from them', () => {
     expect(devchain.ledger.chain.tip.height).to.equal(INITIAL_BLOCKS + 1);
     expect(devchain.ledger.chain.coin(`${coins[0]!.source.id('hex')}:3`)!.satoshis).to.equal(1000n);

@@ -47,14 +47,22 @@ export class Devchain {
   /** Orphans kept by the fault `orphan_next`, even when their parents arrive. */
   private readonly held = new Set<string>();
 
-  /** Continues at the end of the journal; a new chain starts with its first, spendable coins. */
-  constructor(journal: Journal<DevchainEvent>, entries: readonly DevchainEvent[], now: () => number) {
+  /**
+   * Continues at the end of the journal; a new chain starts with its first, spendable coins, after the blocks of these headers if there
+   * are any.
+   */
+  constructor(
+    journal: Journal<DevchainEvent>,
+    entries: readonly DevchainEvent[],
+    now: () => number,
+    headers?: readonly Uint8Array[],
+  ) {
     this.journal = journal;
     this.faults = new FaultBoard(now);
     this.ledger = new Ledger((record, at) => {
       this.callbacks.note(record, at);
       for (const wake of this.waiters.get(record.txid) ?? []) wake();
-    });
+    }, headers);
     const created = entries[0] ?? this.create();
     if (created.type !== 'created') throw new Error('the journal does not start with its creation');
     this.miner = createMiner(created.miner_key);
@@ -71,7 +79,8 @@ export class Devchain {
 
   /** Backdates the first blocks ten minutes apart. */
   private mineInitialBlocks(): void {
-    const missing = INITIAL_BLOCKS - this.ledger.chain.tip.height;
+    const { baseHeight, tip } = this.ledger.chain;
+    const missing = baseHeight + INITIAL_BLOCKS - tip.height;
     const start = Math.floor(Date.now() / 1000) - missing * 600;
     for (let i = 0; i < missing; i++) this.mineBlock([], start + i * 600);
   }

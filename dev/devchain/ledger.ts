@@ -13,13 +13,14 @@ export type StatusListener = (record: Readonly<TransactionRecord>, at: string) =
 export type LedgerEvent = Submitted | Moved | Connected | Disconnected;
 
 export class Ledger {
-  readonly chain = new Chain();
+  readonly chain: Chain;
   readonly mempool = new Mempool();
   private readonly transactions = new Map<string, TransactionRecord>();
   private readonly orphanRecords = new Set<TransactionRecord>();
   private readonly listener: StatusListener;
 
-  constructor(listener: StatusListener) {
+  constructor(listener: StatusListener, headers?: readonly Uint8Array[]) {
+    this.chain = new Chain(headers);
     this.listener = listener;
   }
 

@@ -16,7 +16,7 @@ useSha256((data) => hash('sha256', data, 'buffer'));
 
 const config = readConfig(process.argv.slice(2), process.env);
 const { journal, entries } = openJournal<DevchainEvent>(config.directory);
-const devchain = new Devchain(journal, entries, () => performance.now());
+const devchain = new Devchain(journal, entries, () => performance.now(), config.headers);
 const http = createDevchainServer(devchain, config.arcToken);
 const callbacks = new CallbackSender({
   queue: devchain.callbacks,

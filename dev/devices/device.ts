@@ -16,9 +16,10 @@ import {
   RestProtocol,
   type Transport,
 } from '@kellet/device';
-import { PatientRest, Rest, RestError } from '../clients/rest.ts';
+import { parsed, PatientRest, Rest, RestError } from '../clients/rest.ts';
 import { applyUpdate, type Behaviour } from './behaviour.ts';
-import { cuttingHttp } from './cutting-http.ts';
+import { ChunkHttp } from './chunk-http.ts';
+import { cuttingHttp, sendShared } from './cutting-http.ts';
 
 /** Options of a device before it has an identity. */
 export interface DeviceOptions {
@@ -37,8 +38,8 @@ export interface DeviceOptions {
   cutAfterBytes?: readonly number[];
   /** Pauses between attempts; by default short ones, with which a large fleet would keep a busy platform from recovering. */
   backoff?: Backoff;
-  /** Called after each part of an image; the download continues when it resolves. */
-  received?: () => Promise<void>;
+  /** Called with the length of each part of an image; the download continues when it resolves. */
+  received?: (bytes: number) => Promise<void>;
 }
 
 /** A point without the device it belongs to. */
@@ -76,8 +77,6 @@ export class SimulatedDevice {
   /** Every update, in order. */
   readonly updates: UpdateRecord[] = [];
   behaviour: Behaviour;
-  /** Bytes of images that it has received. */
-  downloadedBytes = 0;
   /** Running firmware version; empty initially. */
   firmwareVersion: string;
   private readonly memory = new CommandMemory();
@@ -85,7 +84,7 @@ export class SimulatedDevice {
   private readonly signingKey: string | undefined;
   private cutAfterBytes: readonly number[];
   private readonly backoff: Backoff;
-  private readonly received: (() => Promise<void>) | undefined;
+  private readonly received: ((bytes: number) => Promise<void>) | undefined;
   private claimedId = '';
   private claimedKey = '';
 
@@ -143,9 +142,18 @@ export class SimulatedDevice {
   }
 
   /** Polls for commands, waiting at most this long. */
-  async poll(waitSeconds: number, signal?: AbortSignal): Promise<Command[]> {
+  async poll(waitSeconds: number, signal = new AbortController().signal): Promise<Command[]> {
     const path = `/api/v1/devices/${this.claimedId}/rpc/pending`;
-    const { commands } = await this.rest.get<{ commands: Command[] }>(path, { wait_seconds: waitSeconds }, signal);
+    const reply = await sendShared({
+      ...{ method: 'GET', url: `${this.base}${path}?wait_seconds=${waitSeconds}` },
+      ...{ headers: { authorization: `Bearer ${this.claimedKey}` }, signal },
+    });
+    const body = parsed(new TextDecoder().decode(reply.body));
+    if (reply.status !== 200) {
+      const headers = new Headers({ 'retry-after': reply.header('retry-after') ?? '' });
+      throw new RestError(`GET ${path}`, { status: reply.status, headers, body });
+    }
+    const { commands } = body as { commands: Command[] };
     this.commands.push(...commands);
     return commands;
   }
@@ -200,16 +208,16 @@ export class SimulatedDevice {
     if (this.behaviour.kind === 'silent') return record;
     const hash = createHash('sha256');
     let sizeBytes = 0;
+    const socket = new ChunkHttp();
     const isComplete = await downloadArtifact({
-      ...{ transport: this.open(cuttingHttp(this.cutAfterBytes)), assigned, present: 0 },
+      ...{ transport: this.open(cuttingHttp(this.cutAfterBytes, socket.send)), assigned, present: 0 },
       append: async (bytes) => {
         hash.update(bytes);
         sizeBytes += bytes.length;
-        this.downloadedBytes += bytes.length;
-        await this.received?.();
+        await this.received?.(bytes.length);
       },
       insisting: { backoff: this.backoff, signal, onError: () => record.interruptions++ },
-    });
+    }).finally(() => socket.close());
     this.cutAfterBytes = [];
     if (!isComplete) {
       // Another package was assigned during the download; its command will follow.
@@ -231,7 +239,7 @@ export class SimulatedDevice {
     return record;
   }
 
-  private open(send = cuttingHttp([])): Transport {
+  private open(send = sendShared): Transport {
     return new RestProtocol(this.base, send).open({ device_id: this.claimedId, api_key: this.claimedKey });
   }
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { AuditLogVerifier } from '@kellet/verify';
 import { expect } from 'chai';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import type { Rest } from '../../dev/clients/rest.ts';
+import { Rest } from '../../dev/clients/rest.ts';
 import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
@@ -72,8 +72,13 @@ describe('the audit log', function () {
       action: 'AuthService/DeleteUser',
       resource: { kind: 'user', id: viewer.user_id },
     });
+    // Nor does a key that may change the tenant's settings read the log.
+    const { api_key: key } = await as.post<{ api_key: string }>('/api/v1/auth/api-keys', {
+      ...{ name: unique('settings'), scopes: ['tenant:read', 'tenant:write', 'events:read'] },
+    });
     for (const route of ['audit-events', 'audit-events/anchors']) {
       expect((await viewer.rest.send('GET', `/api/v1/${route}`)).status, route).to.equal(403);
+      expect((await new Rest(stack().info.rest, key).send('GET', `/api/v1/${route}`)).status, route).to.equal(403);
     }
   });
 

@@ -26,7 +26,7 @@ describe('the control port over TLS', () => {
         logger: createOperatorLogger('silent'),
       });
       try {
-        return await client.listWorkingCopies();
+        return (await client.listWorkingCopies('', 10)).copies;
       } catch (error) {
         return (error as { code: number }).code;
       } finally {

@@ -1,25 +1,55 @@
 // Compares plans with actual creations for the same requests, with a real API server and database.
+//
+//   KELLET_TEST_DEVICES   devices of the largest plan (10000); `make scale` has 100,000
 import { randomUUID } from 'node:crypto';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion } from '@kellet/crds';
 import { CreateRolloutRequestSchema, OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { expect } from 'chai';
+import { RolloutWork } from '../../apiserver/src/device-link/ota/rollouts/work/rollout-work.ts';
+import { expectedCohort } from '../../apiserver/src/device-link/ota/testing/expected-cohort.ts';
+import { createProfileReader } from '../../apiserver/src/device-link/provisioning/profiles.ts';
 import { createDevice } from '../../apiserver/src/device-registry/devices/devices.ts';
+import { systemClock } from '../../apiserver/src/platform/clock.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId, rolloutId } from '../../apiserver/src/platform/ids.ts';
 import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
+import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 import type { TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
 import { assembleServices } from '../testing/services.ts';
 import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 
 const tenantId = 'plans';
+setFlagsFromString('--expose-gc');
+const collectGarbage = runInNewContext('gc') as () => void;
 type Body = MessageInitShape<typeof CreateRolloutRequestSchema>;
+
+const size = Number(process.env['KELLET_TEST_DEVICES'] ?? 10_000);
+
+/** Returns the result of some work, and the most memory that was in use meanwhile beyond what was before, in bytes. */
+async function withMemory<Result>(work: () => Promise<Result>): Promise<[Result, number]> {
+  const inUse = () => {
+    const { heapUsed, external } = process.memoryUsage();
+    return heapUsed + external;
+  };
+  collectGarbage();
+  const before = inUse();
+  let most = before;
+  const timer = setInterval(() => (most = Math.max(most, inUse())), 1);
+  try {
+    return [await work(), most - before];
+  } finally {
+    clearInterval(timer);
+  }
+}
 
 const id = (kind: 'package' | 'profile', name: string): string => namedId(tenantId, kind, name);
 
 describe('a plan and a creation', function () {
-  this.timeout(60_000);
+  this.timeout(60_000 + size * 10);
   const context = internalContext({ ...publicCaller, kind: 'user', tenantId });
   let tenant: TestTenant;
   let namespace: string;
@@ -42,6 +72,7 @@ describe('a plan and a creation', function () {
         ['uploading', 'fw', 'uploading'],
         ['rejected', 'fw', 'rejected'],
         ['other-device-type', 'fw', 'available', { device_type: 'pump' }],
+        ['for-large', 'fw', 'available', { hardware_id_pattern: 'large-*' }],
         ['other-hardware', 'fw', 'available', { hardware_id_pattern: 'ZZ-*' }],
         ['later-version', 'fw', 'available', { min_version: '3.0.0' }, '3.1.0'],
       ];
@@ -282,7 +313,7 @@ describe('a plan and a creation', function () {
     }
   });
 
-  it('agree on a canary that takes several transactions to schedule', async () => {
+  it(`agree on ${size} devices, stage by stage, and a plan takes no more memory than for ten`, async () => {
     const profileId = id('profile', 'large');
     await test.database.system(async (tx) => {
       await tx.query(
@@ -290,16 +321,59 @@ describe('a plan and a creation', function () {
          VALUES ($1, $2, $3, 'large', 'large', '{"type": "sensor"}')`,
         [tenantId, profileId, namespace],
       );
+      // A tenth has the version already, another tenth is of other hardware.
       await tx.query(
-        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, credential_type)
-         SELECT $1, gen_random_uuid(), 'd', 'large-' || n, $2, 'api_key' FROM generate_series(1, 3000) n`,
-        [tenantId, profileId],
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, credential_type, firmware_version)
+         SELECT $1, gen_random_uuid(), 'd', CASE n % 10 WHEN 1 THEN 'other-' ELSE 'large-' END || n, $2, 'api_key',
+           CASE n % 10 WHEN 0 THEN '1.0.0' ELSE '0.9.0' END
+         FROM generate_series(1, $3::int4) n`,
+        [tenantId, profileId, size],
       );
     });
-    const change = { targetProfileId: profileId, canaryPercent: 50, name: 'large' };
-    const planned = await plan(change);
-    const made = await make(change);
-    expect(made.scheduledCount).to.equal(1500).and.to.equal(planned.steps[0]!.scheduled);
-    expect(made.counts!.scheduled).to.equal(500);
+    const steps = [{ percent: 60 }, { percent: 100 }];
+    const change = {
+      packageId: id('package', 'for-large'),
+      targetProfileId: profileId,
+      canaryPercent: 10,
+      name: 'large',
+      steps,
+    };
+    const small = { canaryPercent: 10, name: 'small', steps };
+    for (let time = 0; time < 20; time += 1) await plan(small);
+    const [, least] = await withMemory(() => plan(small));
+    const [planned, most] = await withMemory(() => plan(change));
+    expect(most - least, `${most} and ${least} bytes`).to.be.lessThan(8 * 1024 * 1024);
+
+    const eligible = (size * 8) / 10;
+    expect(planned.eligible).to.equal(eligible);
+    expect(planned.excludedCounts).to.deep.equal({ already_on_version: size / 10, hardware_id: size / 10 });
+    const { rolloutId: made, scheduledCount } = await make(change);
+    const { database } = test;
+    const profiles = createProfileReader(database);
+    const work = new RolloutWork({ database, profiles, clock: systemClock, logger: createLogger('silent') });
+    const order = await expectedCohort(database, made);
+    let before = new Set<string>();
+    for (const [index, { percent, scheduled, deviceIds }] of planned.steps.entries()) {
+      if (index > 0) {
+        const raised = create(OtaService.method.updateRollout.input, { rolloutId: made, canaryPercent: percent });
+        await registry.unary(OtaService.method.updateRollout, raised, context);
+      }
+      await work.finish();
+      const { rows } = await database.system((tx) =>
+        tx.query<{ device_id: string }>('SELECT device_id FROM ota_rollout_devices WHERE rollout_id = $1', [made]),
+      );
+      expect(rows).to.have.length(scheduled);
+      const after = new Set(rows.map((row) => row.device_id));
+      const added = order.filter((deviceId) => after.has(deviceId) && !before.has(deviceId));
+      expect(added, 'those that come next in the order').to.deep.equal(order.slice(before.size, scheduled));
+      expect(added.slice(0, 100), 'those that the plan names').to.deep.equal(deviceIds);
+      before = after;
+    }
+    expect(planned.steps.map(({ scheduled }) => scheduled)).to.deep.equal([
+      eligible / 10,
+      (eligible * 6) / 10,
+      eligible,
+    ]);
+    expect(scheduledCount).to.equal(eligible / 10);
   });
 });

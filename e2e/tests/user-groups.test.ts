@@ -10,8 +10,8 @@ import {
   Access_CustomerAccess as CustomerAccess,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
-import { allScopes } from '../../apiserver/src/auth/roles/roles.ts';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
+import { allScopes } from '../../apiserver/src/platform/scopes.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';

@@ -15,6 +15,7 @@ import {
   type ApplyRequest,
   type ApplyResponse,
   ControlServiceClient,
+  ListWorkingCopiesRequest,
   type ListWorkingCopiesResponse,
   type RemoveRequest,
   type RemoveResponse,
@@ -30,6 +31,13 @@ export interface DataPlane {
   apply(request: ApplyRequest): Promise<ApplyResponse>;
   remove(request: RemoveRequest): Promise<RemoveResponse>;
   advanceRollout(request: AdvanceRolloutRequest): Promise<AdvanceRolloutResponse>;
+}
+
+/** A page of working copies. */
+export interface WorkingCopyPage {
+  readonly copies: readonly WorkingCopy[];
+  /** Of the page that follows; empty at the end. */
+  readonly nextPageToken: string;
 }
 
 /**
@@ -120,17 +128,22 @@ export class ControlClient implements DataPlane {
     return this.call((options, done) => this.client.advanceRollout(request, this.metadata, options, done));
   }
 
-  /** Returns all working copies of the data plane. */
-  async listWorkingCopies(): Promise<WorkingCopy[]> {
+  /** Returns the working copies that follow a page, at most so many, and the token of the next page, which is empty at the end. */
+  async listWorkingCopies(pageToken: string, pageSize: number): Promise<WorkingCopyPage> {
+    const request = ListWorkingCopiesRequest.fromPartial({ page_size: pageSize, page_token: pageToken });
     const deadline = Date.now() + this.options.deadlineMilliseconds;
-    const stream: ClientReadableStream<ListWorkingCopiesResponse> = this.client.listWorkingCopies({}, this.metadata, {
-      deadline,
-    });
+    const stream: ClientReadableStream<ListWorkingCopiesResponse> = this.client.listWorkingCopies(
+      request,
+      this.metadata,
+      { deadline },
+    );
     const copies: WorkingCopy[] = [];
-    for await (const { working_copies } of stream as AsyncIterable<ListWorkingCopiesResponse>) {
-      copies.push(...working_copies);
+    let nextPageToken = '';
+    for await (const message of stream as AsyncIterable<ListWorkingCopiesResponse>) {
+      copies.push(...message.working_copies);
+      nextPageToken = message.next_page_token;
     }
-    return copies;
+    return { copies, nextPageToken };
   }
 
   /** Follows the stream of changes until the signal aborts, reconnecting as necessary. */

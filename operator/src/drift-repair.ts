@@ -1,8 +1,7 @@
 // Repairs drift: re-applies what differs or is missing in the data plane, and removes what no longer has a resource.
 import { customResources, type KubernetesClient, parseKey } from '@kellet/kubernetes';
-import type { WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
-import type { DataPlane } from './data-plane.ts';
+import type { ControlClient } from './data-plane.ts';
 import { type DriftCheck, type Orphan, toRemoveRequest } from './drift.ts';
 import { type Clock, sleep } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
@@ -13,39 +12,52 @@ import type { Target } from './triggers.ts';
 export interface DriftRepairOptions {
   client: Pick<KubernetesClient, 'find'>;
   cluster: Pick<Cluster, 'get' | 'namespace' | 'tenancyOf'>;
-  dataPlane: Pick<DataPlane, 'remove'> & { listWorkingCopies(): Promise<WorkingCopy[]> };
+  dataPlane: Pick<ControlClient, 'remove' | 'listWorkingCopies'>;
   check: DriftCheck;
   /** Queues a resource for reconciliation. */
   add: (target: Target) => void;
   clock: Clock;
   logger: Logger;
   metrics: Pick<Metrics, 'drift'>;
-  /** Milliseconds between comparisons. */
+  /** Milliseconds between the beginnings of two turns through all working copies, unless a turn takes longer. */
   intervalMilliseconds: number;
 }
+
+/** Working copies that are compared at once. */
+export const driftPageSize = 500;
+
+/** Pages in an interval, at most: what the check costs is bounded, and a turn takes longer if there are more. */
+const pagesPerInterval = 20;
 
 /** A namespace younger than this many intervals may still be filling from Git, so it has no orphans yet. */
 const settledIntervals = 60;
 
-/** Compares and repairs until the signal aborts. Never throws: failures are retried in the next round. */
+/** Compares and repairs until the signal aborts. Never throws: after a failure, the next turn begins. */
 export async function repairDrift(options: DriftRepairOptions, signal: AbortSignal): Promise<void> {
   const { clock, logger, intervalMilliseconds } = options;
+  const pause = intervalMilliseconds / pagesPerInterval;
+  let next = clock.monotonic() + intervalMilliseconds;
+  let pageToken = '';
   while (!signal.aborted) {
-    await sleep(clock, intervalMilliseconds * (0.9 + clock.random() * 0.2), signal);
+    const wait = pageToken === '' ? Math.max(next - clock.monotonic(), pause) : pause;
+    await sleep(clock, wait * (0.9 + clock.random() * 0.2), signal);
     if (signal.aborted) return;
+    if (pageToken === '') next = clock.monotonic() + intervalMilliseconds;
     try {
-      await repairOnce(options);
+      pageToken = await repairPage(options, pageToken);
     } catch (error) {
+      pageToken = '';
       logger.debug({ err: error }, 'the drift check failed');
     }
   }
 }
 
-async function repairOnce(options: DriftRepairOptions): Promise<void> {
+/** Compares and repairs the page of a token. Returns the token of the next one, which is empty at the end. */
+async function repairPage(options: DriftRepairOptions, pageToken: string): Promise<string> {
   const { check, cluster, dataPlane, logger, metrics, add } = options;
-  check.begin();
-  const copies = await dataPlane.listWorkingCopies();
-  const drift = check.compare(copies, (kind, key) => cluster.get(kind, parseKey(key)) !== undefined);
+  check.begin(pageToken === '');
+  const page = await dataPlane.listWorkingCopies(pageToken, driftPageSize);
+  const drift = check.compare(page, (kind, key) => cluster.get(kind, parseKey(key)) !== undefined);
   for (const found of ['changed', 'missing'] as const) {
     for (const target of drift[found]) {
       metrics.drift.inc({ kind: target.kind, found });
@@ -54,6 +66,7 @@ async function repairOnce(options: DriftRepairOptions): Promise<void> {
     }
   }
   for (const orphan of drift.orphans) await removeOrphan(options, orphan);
+  return page.nextPageToken;
 }
 
 /**

@@ -10,7 +10,7 @@ import {
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import { expect } from 'chai';
 import type { DataPlane } from './data-plane.ts';
-import { DriftCheck, orphanComparisons } from './drift.ts';
+import { DriftCheck, orphanTurns } from './drift.ts';
 
 describe('DriftCheck', () => {
   const meta = (name: string) => ({ tenant_id: 'acme', namespace: 'ns', name });
@@ -41,11 +41,19 @@ describe('DriftCheck', () => {
       response.digest = digest;
       return dataPlane.apply(ApplyRequest.fromPartial({ meta: meta(name), kind: ControlKind.KIND_DEVICE_PROFILE }));
     };
-    const compare = (copies: ReturnType<typeof copy>[], exists: (kind: Kind, key: string) => boolean = everything) => {
-      check.begin();
-      return check.compare(copies, exists);
+    let isFirst = true;
+    const comparePage = (
+      copies: ReturnType<typeof copy>[],
+      nextPageToken: string,
+      exists: (kind: Kind, key: string) => boolean = everything,
+    ) => {
+      check.begin(isFirst);
+      isFirst = nextPageToken === '';
+      return check.compare({ copies, nextPageToken }, exists);
     };
-    return { check, dataPlane, response, apply, compare };
+    const compare = (copies: ReturnType<typeof copy>[], exists?: (kind: Kind, key: string) => boolean) =>
+      comparePage(copies, '', exists);
+    return { check, dataPlane, response, apply, compare, comparePage };
   }
 
   it('reports changed and missing working copies once', async () => {
@@ -64,10 +72,14 @@ describe('DriftCheck', () => {
   it('ignores what was applied while the working copies were being read', async () => {
     const { check, apply } = makeCheck();
     await apply('early', 7n);
-    check.begin();
+    check.begin(true);
     await apply('late', 7n);
     await apply('early', 8n);
-    expect(check.compare([copy('early', 7n)], everything)).to.deep.equal({ changed: [], missing: [], orphans: [] });
+    expect(check.compare({ copies: [copy('early', 7n)], nextPageToken: '' }, everything)).to.deep.equal({
+      changed: [],
+      missing: [],
+      orphans: [],
+    });
   });
 
   it('does not compare what was removed, refused or completed', async () => {
@@ -94,14 +106,67 @@ describe('DriftCheck', () => {
     const { compare } = makeCheck();
     const copies = [copy('left', 1n, ControlKind.KIND_OTA_ROLLOUT), copy('', 1n, ControlKind.KIND_TENANT)];
     const orphan = { kind: 'OtaRollout', tenantId: 'acme', namespace: 'ns', name: 'left' };
-    for (let round = 1; round < orphanComparisons; round += 1) {
+    for (let round = 1; round < orphanTurns; round += 1) {
       expect(compare(copies, nothing).orphans).to.deep.equal([]);
     }
     expect(compare(copies, everything).orphans, 'its resource is there after all').to.deep.equal([]);
-    for (let round = 1; round < orphanComparisons; round += 1) {
+    for (let round = 1; round < orphanTurns; round += 1) {
       expect(compare(copies, nothing).orphans).to.deep.equal([]);
     }
     expect(compare(copies, nothing).orphans).to.deep.equal([orphan]);
     expect(compare(copies, nothing).orphans, 'not in every comparison').to.deep.equal([]);
+  });
+
+  const none = { changed: [], missing: [], orphans: [] };
+
+  it('compares page by page, and knows what is missing with the last page of a turn', async () => {
+    const { apply, comparePage } = makeCheck();
+    for (const name of ['a', 'b', 'c', 'lost']) await apply(name, 7n);
+    expect(comparePage([copy('a', 7n), copy('b', 8n)], 'b').changed).to.deep.equal([
+      { kind: 'DeviceProfile', key: 'ns/b' },
+    ]);
+    await apply('b', 8n);
+    // Made and deleted after its page was read.
+    await apply('aa', 7n);
+    expect(comparePage([copy('c', 7n)], '')).to.deep.equal({
+      ...none,
+      missing: [{ kind: 'DeviceProfile', key: 'ns/lost' }],
+    });
+    expect(comparePage([copy('a', 7n), copy('b', 8n)], 'b')).to.deep.equal(none);
+    expect(comparePage([copy('c', 7n)], '').missing).to.deep.equal([{ kind: 'DeviceProfile', key: 'ns/aa' }]);
+  });
+
+  it('compares what was applied while an earlier page was being read', async () => {
+    const { apply, comparePage } = makeCheck();
+    comparePage([], 'a');
+    await apply('b', 7n);
+    expect(comparePage([copy('b', 8n)], '').changed).to.deep.equal([{ kind: 'DeviceProfile', key: 'ns/b' }]);
+  });
+
+  it('reports nothing as missing because a turn was broken off', async () => {
+    const { check, apply, comparePage } = makeCheck();
+    for (const name of ['a', 'b']) await apply(name, 7n);
+    comparePage([copy('a', 7n)], 'a');
+    // Reading the second page fails, and another turn begins.
+    check.begin(false);
+    check.begin(true);
+    const page = { copies: [copy('a', 7n)], nextPageToken: 'a' };
+    expect(check.compare(page, everything)).to.deep.equal(none);
+    expect(comparePage([copy('b', 7n)], '')).to.deep.equal(none);
+  });
+
+  it('counts the turns of an orphan, not its pages', () => {
+    const { comparePage } = makeCheck();
+    const turn = () => [
+      ...comparePage([copy('left', 1n)], 'left', nothing).orphans,
+      ...comparePage([], 'z', nothing).orphans,
+      ...comparePage([], '', nothing).orphans,
+    ];
+    for (let round = 1; round < orphanTurns; round += 1) expect(turn()).to.deep.equal([]);
+    expect(turn()).to.have.length(1);
+    // Gone for a turn, it counts from the beginning.
+    for (let round = 1; round < orphanTurns; round += 1) expect(turn()).to.deep.equal([]);
+    comparePage([], '', nothing);
+    expect(turn()).to.deep.equal([]);
   });
 });

@@ -1,8 +1,8 @@
-// Detects drift by periodically comparing the data plane's working copies with what was applied, without reading either
+// Detects drift by comparing the data plane's working copies with what was applied, a page at a time, without reading either
 // in full. A working copy that differs or is missing is applied again; one without a resource is removed.
 //
-// The data plane returns a digest with each Apply, and the digests of all working copies in one cheap call. Applying
-// again updates the expected digest, so a difference that cannot be repaired is tried only once.
+// The data plane returns a digest with each Apply, and those of a page of working copies in one cheap call. Applying again
+// updates the expected digest, so a difference that cannot be repaired is tried only once.
 import type { Kind } from '@kellet/crds';
 import { keyText } from '@kellet/kubernetes';
 import {
@@ -10,9 +10,8 @@ import {
   type ApplyResponse,
   ObjectMeta,
   type RemoveRequest,
-  type WorkingCopy,
 } from '@kellet/proto/ts/kellet/control/v1/control';
-import type { DataPlane } from './data-plane.ts';
+import type { DataPlane, WorkingCopyPage } from './data-plane.ts';
 import { controlKinds, kindOf } from './resources.ts';
 import type { Target } from './triggers.ts';
 
@@ -24,28 +23,30 @@ export interface Orphan {
   name: string;
 }
 
-/** Result of a comparison. */
+/** Result of the comparison of a page. */
 export interface Drift {
   /** Resources whose working copy differs from what was applied. */
   changed: Target[];
-  /** Resources without a working copy. */
+  /** Resources without a working copy; known with the last page. */
   missing: Target[];
-  /** Working copies without a resource in {@link orphanComparisons} consecutive comparisons. */
+  /** Working copies without a resource in {@link orphanTurns} consecutive turns. */
   orphans: Orphan[];
 }
 
-/** Number of consecutive comparisons without a resource after which a working copy is an orphan. */
-export const orphanComparisons = 10;
+/** Number of consecutive turns through all working copies without a resource after which a working copy is an orphan. */
+export const orphanTurns = 10;
 
-/** Records what was applied and compares it with the data plane. */
+/** Records what was applied and compares it with the data plane. Comparisons are numbered; each is of a page. */
 export class DriftCheck {
-  /** Digests by `kind key`, each with the number of the comparison that preceded it. */
-  private readonly applied = new Map<string, { digest: bigint; since: number }>();
+  /** Digests by `kind key`, each with the number of the comparison that preceded it, and of the last that saw the copy. */
+  private readonly applied = new Map<string, { digest: bigint; since: number; seen: number }>();
   /** `kind key` of the resource of each rollout, by rollout id. */
   private readonly rollouts = new Map<string, string>();
-  /** Number of consecutive comparisons without a resource, by `kind key`. */
-  private readonly alone = new Map<string, number>();
+  /** Number of consecutive turns without a resource, by `kind key`, and the last comparison that saw the copy. */
+  private readonly alone = new Map<string, { times: number; seen: number }>();
   private comparison = 0;
+  /** The first comparison of the turn. */
+  private turn = 0;
 
   /** Wraps a data plane to record what is applied and removed through it. */
   following(dataPlane: DataPlane): DataPlane {
@@ -68,40 +69,50 @@ export class DriftCheck {
     };
   }
 
-  /** Begins a comparison, before the working copies are read. Later Applies are not compared. */
-  begin(): void {
+  /** Begins the comparison of a page, the first of a turn or not, before it is read. Later Applies are not compared. */
+  begin(isFirst: boolean): void {
     this.comparison += 1;
+    if (isFirst) this.turn = this.comparison;
   }
 
-  /** Compares what was applied with the working copies. `exists` reports whether the cluster has the resource. */
-  compare(copies: readonly WorkingCopy[], exists: (kind: Kind, key: string) => boolean): Drift {
+  /** Compares what was applied with a page of the working copies. `exists` reports whether the cluster has the resource. */
+  compare({ copies, nextPageToken }: WorkingCopyPage, exists: (kind: Kind, key: string) => boolean): Drift {
     const drift: Drift = { changed: [], missing: [], orphans: [] };
-    const seen = new Set<string>();
-    const alone = new Map<string, number>();
     for (const { kind: number, tenant_id, namespace, name, digest } of copies) {
       const kind = kindOf(number);
       if (!kind) continue;
       const key = keyText({ namespace, name });
       const id = `${kind} ${key}`;
-      seen.add(id);
       const applied = this.applied.get(id);
-      if (applied && applied.since < this.comparison && applied.digest !== digest) drift.changed.push({ kind, key });
+      if (applied) {
+        if (applied.since < this.comparison && applied.digest !== digest) drift.changed.push({ kind, key });
+        applied.seen = this.comparison;
+      }
       // A tenant is removed only by deleting its resource, because this cannot be undone.
-      if (kind === 'Tenant' || exists(kind, key)) continue;
-      const times = (this.alone.get(id) ?? 0) + 1;
-      alone.set(id, times % orphanComparisons);
-      if (times === orphanComparisons) drift.orphans.push({ kind, tenantId: tenant_id, namespace, name });
+      if (kind === 'Tenant' || exists(kind, key)) {
+        this.alone.delete(id);
+        continue;
+      }
+      const times = (this.alone.get(id)?.times ?? 0) + 1;
+      this.alone.set(id, { times: times % orphanTurns, seen: this.comparison });
+      if (times === orphanTurns) drift.orphans.push({ kind, tenantId: tenant_id, namespace, name });
     }
-    this.alone.clear();
-    for (const [id, times] of alone) this.alone.set(id, times);
-    for (const [id, { since }] of this.applied) {
-      if (seen.has(id) || since >= this.comparison) continue;
+    if (nextPageToken === '') drift.missing.push(...this.endTurn(exists));
+    return drift;
+  }
+
+  /** Forgets what no page of the turn has shown, and returns what of it the cluster has. */
+  private endTurn(exists: (kind: Kind, key: string) => boolean): Target[] {
+    for (const [id, { seen }] of this.alone) if (seen < this.turn) this.alone.delete(id);
+    const missing: Target[] = [];
+    for (const [id, { since, seen }] of this.applied) {
+      if (seen >= this.turn || since >= this.turn) continue;
       this.applied.delete(id);
       const at = id.indexOf(' ');
       const [kind, key] = [id.slice(0, at) as Kind, id.slice(at + 1)];
-      if (exists(kind, key)) drift.missing.push({ kind, key });
+      if (exists(kind, key)) missing.push({ kind, key });
     }
-    return drift;
+    return missing;
   }
 
   private remember(request: ApplyRequest, response: ApplyResponse): void {
@@ -113,7 +124,7 @@ export class DriftCheck {
     if (ended) this.end(response.id);
     else if (kind === 'OtaRollout') this.rollouts.set(response.id, id);
     if (response.digest === 0n || ended) this.applied.delete(id);
-    else this.applied.set(id, { digest: response.digest, since: this.comparison });
+    else this.applied.set(id, { digest: response.digest, since: this.comparison, seen: 0 });
   }
 
   private end(rolloutId: string): void {

@@ -19,20 +19,20 @@ const usage = `kellet-operator: applies Kellet's custom resources to the data pl
 
 usage: kellet-operator
 
-  KUBECONFIG                kubeconfig of the Kubernetes API; not needed inside a cluster
-  KELLET_CONTROL_ADDRESS    host:port of the data plane's control service (required)
-  KELLET_CONTROL_SECRET     secret shared with the data plane, at least 32 characters, or KELLET_CONTROL_SECRET_FILE (required)
+  KUBECONFIG                   kubeconfig of the Kubernetes API; not needed inside a cluster
+  KELLET_CONTROL_ADDRESS       host:port of the data plane's control service (required)
+  KELLET_CONTROL_SECRET        secret shared with the data plane, at least 32 characters, or KELLET_CONTROL_SECRET_FILE (required)
   KELLET_CONTROL_TLS_CERT_FILE certificate chain of the operator, PEM; read again when it changes
-  KELLET_CONTROL_TLS_KEY_FILE private key of that certificate, PEM
-  KELLET_CONTROL_TLS_CA_FILE authority that has signed the certificates of operator and data plane, PEM
-  KELLET_LISTEN_HOST        listen address of /metrics, /healthz and /readyz (default 0.0.0.0)
-  KELLET_METRICS_PORT       port of /metrics, /healthz and /readyz (default 9464)
-  KELLET_LEADER_ELECTION    whether to use leader election (default true)
-  KELLET_LEASE_NAMESPACE    the operator's namespace, for Lease and passwords (default: the pod's own, else kellet-system)
-  KELLET_TENANT_ROLE        ClusterRole that the operator binds to itself in tenants' namespaces (default kellet-operator-tenant)
-  KELLET_IDENTITY           holder identity in the Lease; must be unique among running processes
-  KELLET_DRIFT_CHECK_SECONDS interval between drift checks of the data plane, in seconds (default 60)
-  KELLET_LOG_LEVEL          trace, debug, info, warn, error, fatal or silent (default info)
+  KELLET_CONTROL_TLS_KEY_FILE  private key of that certificate, PEM
+  KELLET_CONTROL_TLS_CA_FILE   authority that has signed the certificates of operator and data plane, PEM
+  KELLET_LISTEN_HOST           listen address of /metrics, /healthz and /readyz (default 0.0.0.0)
+  KELLET_METRICS_PORT          port of /metrics, /healthz and /readyz (default 9464)
+  KELLET_LEADER_ELECTION       whether to use leader election (default true)
+  KELLET_LEASE_NAMESPACE       the operator's namespace, for Lease and passwords (default: the pod's own, else kellet-system)
+  KELLET_TENANT_ROLE           ClusterRole that the operator binds to itself in tenants' namespaces (default kellet-operator-tenant)
+  KELLET_IDENTITY              holder identity in the Lease; must be unique among running processes
+  KELLET_DRIFT_CHECK_SECONDS   interval between drift checks of the data plane, in seconds (default 60)
+  KELLET_LOG_LEVEL             trace, debug, info, warn, error, fatal or silent (default info)
 `;
 
 /** Runs the operator until the signal aborts. Returns the exit code, which is nonzero if the lease was lost. */

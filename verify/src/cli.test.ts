@@ -293,6 +293,7 @@ describe('kellet-verify', function () {
         const result = await headers(...args);
         expect(result.stderr).to.match(says);
         expect(result).to.include({ code, stdout: '' });
+        expect(result.stderr.includes('--help'), 'how to use the command').to.equal(code === 2);
       });
     }
 

@@ -359,7 +359,8 @@ async function exitCode(args: string[]): Promise<number> {
     return code === EXIT.proven ? EXIT.mined : code;
   } catch (error) {
     if (error instanceof CommandError) {
-      complain(`${error.message}\nrun kellet-verify --help for usage`);
+      // What a source did wrong is no question of usage.
+      complain(error.code === EXIT.malformed ? `${error.message}\nrun kellet-verify --help for usage` : error.message);
       return error.code;
     }
     complain(`an error in kellet-verify itself, which says nothing about the bundle: ${messageOf(error)}`);

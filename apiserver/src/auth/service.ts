@@ -11,6 +11,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { ServiceModule } from '../config/module.ts';
 import { isAllowed } from '../platform/addresses/address-ranges.ts';
+import { systemFacts } from '../platform/audit/audit-event.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import {
@@ -87,13 +88,13 @@ export function createAuth(
   unknownDeviceGroups: UnknownDeviceGroups,
   onDeviceKeyUses: OnDeviceKeyUses,
 ): AuthModule {
-  const { config, database, clock, logger, metrics } = platform;
+  const { config, database, clock, logger, metrics, audit } = platform;
   const keys = new KeyRing({
-    ...{ database, clock, logger, configuredKey: config.jwtPrivateKey, rotationDays: config.jwtRotationDays },
+    ...{ database, clock, logger, audit, configuredKey: config.jwtPrivateKey, rotationDays: config.jwtRotationDays },
   });
   const tokens = new AccessTokens(keys, clock);
   const lastUsed = new LastUsed(database, clock, logger, onDeviceKeyUses);
-  const events = new SignInEvents(platform.audit);
+  const events = new SignInEvents(audit);
   const successorKey = keys.deriveKey('refresh successor');
   const sessions = new Sessions({ database, clock, logger, tokens, successorKey, events });
   const throttle = new LoginThrottle(database, clock);
@@ -196,7 +197,12 @@ export function createAuth(
     await checkNewPassword(password, config, { field: 'KELLET_PLATFORM_ADMIN_PASSWORD', words: [email] });
     const passwordHash = await hashPassword(password);
     const user = { userId: newId(), tenantId: null, email, name: '', role: 'platform_admin', passwordHash } as const;
-    const made = await database.system((tx) => insertUser(tx, { ...user, disabled: false }));
+    const made = await database.system(async (tx) => {
+      const inserted = await insertUser(tx, { ...user, disabled: false });
+      const resource = { kind: 'user', id: user.userId };
+      if (inserted) await audit.within(tx, systemFacts('auth.platform_administrator_created', resource));
+      return inserted;
+    });
     if (made) logger.info({ user: made.user_id }, 'created the platform administrator');
   };
 

@@ -485,15 +485,20 @@ function readSecret(name: string, path: string, problems: string[]): Found {
 
 /** Returns the help text of the settings, one per line. */
 export function configHelp(): string {
-  const line = (flag: string, variable: string, help: string) => `  ${flag.padEnd(30)} ${variable.padEnd(34)} ${help}`;
-  const lines = Object.entries<Setting>(settings).map(([key, setting]) => {
-    const choices = Array.isArray(setting.type) ? setting.type.join(', ') : '';
-    const fallback = setting.fallback ? `default ${setting.fallback}` : '';
-    const values = [choices, fallback].filter(Boolean).join('; ');
-    const help = `${setting.help}${values ? ` (${values})` : ''}`;
-    return line(setting.secret ? '' : flagName(key), environmentName(key), help);
-  });
-  return [line(configFlag, configVariable, configHelpText), ...lines].join('\n');
+  const rows = [
+    [configFlag, configVariable, configHelpText] as const,
+    ...Object.entries<Setting>(settings).map(([key, setting]) => {
+      const choices = Array.isArray(setting.type) ? setting.type.join(', ') : '';
+      const fallback = setting.fallback ? `default ${setting.fallback}` : '';
+      const values = [choices, fallback].filter(Boolean).join('; ');
+      const help = `${setting.help}${values ? ` (${values})` : ''}`;
+      return [setting.secret ? '' : flagName(key), environmentName(key), help] as const;
+    }),
+  ];
+  const [flags, variables] = [0, 1].map((column) => Math.max(...rows.map((row) => row[column]!.length)));
+  return rows
+    .map(([flag, variable, help]) => `  ${flag.padEnd(flags!)} ${variable.padEnd(variables!)} ${help}`)
+    .join('\n');
 }
 
 /** Returns the values of flags by setting, and that of `--config` by its name. */

@@ -7,6 +7,7 @@ import {
   type ApplyResponse,
   ControlService,
   Kind,
+  type ListWorkingCopiesRequest,
   type ObjectMetaSchema,
   RemoveRequestSchema,
   type RemoveResponse,
@@ -64,7 +65,8 @@ describe('control over gRPC', () => {
       },
     });
     server = new InternalServer(secret, logger);
-    const workingCopies = (signal: AbortSignal) => listWorkingCopies(test.database, signal);
+    const workingCopies = (request: ListWorkingCopiesRequest, signal: AbortSignal) =>
+      listWorkingCopies(test.database, request, signal);
     new ControlServer(server, { dispatcher, changes, workingCopies, rolloutDriver }, logger);
     const port = await server.listen('127.0.0.1', 0);
     client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());

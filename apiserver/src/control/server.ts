@@ -8,8 +8,10 @@ import {
   AdvanceRolloutResponseSchema,
   type ApplyRequest,
   ControlService,
+  type ListWorkingCopiesRequest,
   ListWorkingCopiesResponseSchema,
   type RemoveRequest,
+  type WatchRequest,
   WatchResponseSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { InternalServer } from '../internal/server.ts';
@@ -25,8 +27,9 @@ import { kindNumbers } from './kinds.ts';
 export interface ControlHandlers {
   readonly dispatcher: Dispatcher;
   readonly changes: ChangeFeed;
-  /** Yields all working copies, many per message. */
+  /** Yields a page of the working copies, many per message. */
   readonly workingCopies: (
+    request: ListWorkingCopiesRequest,
     signal: AbortSignal,
   ) => AsyncIterable<MessageInitShape<typeof ListWorkingCopiesResponseSchema>>;
   /** Called for each request, because the driver is registered after the server has been created. */
@@ -48,7 +51,7 @@ export class ControlServer {
       Remove: this.unary((request: RemoveRequest) => handlers.dispatcher.remove(request)),
       AdvanceRollout: this.unary((request: AdvanceRolloutRequest) => this.advance(request)),
       ListWorkingCopies: this.streaming(ListWorkingCopiesResponseSchema, handlers.workingCopies),
-      Watch: this.streaming(WatchResponseSchema, (signal) => this.watch(signal)),
+      Watch: this.streaming(WatchResponseSchema, (_request: WatchRequest, signal) => this.watch(signal)),
     });
   }
 
@@ -73,17 +76,17 @@ export class ControlServer {
     if (this.stopping.aborted) throw unavailable('this process is stopping');
   }
 
-  private streaming<Response extends DescMessage>(
+  private streaming<Request, Response extends DescMessage>(
     schema: Response,
-    messages: (signal: AbortSignal) => AsyncIterable<MessageInitShape<Response>>,
-  ): handleServerStreamingCall<unknown, MessageShape<Response>> {
-    const run = async (call: ServerWritableStream<unknown, MessageShape<Response>>): Promise<void> => {
+    messages: (request: Request, signal: AbortSignal) => AsyncIterable<MessageInitShape<Response>>,
+  ): handleServerStreamingCall<Request, MessageShape<Response>> {
+    const run = async (call: ServerWritableStream<Request, MessageShape<Response>>): Promise<void> => {
       const ended = new AbortController();
       call.once('cancelled', () => ended.abort());
       call.once('close', () => ended.abort());
       const signal = AbortSignal.any([ended.signal, this.stopping]);
       try {
-        for await (const message of messages(signal)) {
+        for await (const message of messages(call.request, signal)) {
           // A slow reader only delays its own queue, which holds each key once.
           if (!call.write(create(schema, message))) await once(call, 'drain', { signal }).catch(() => undefined);
         }

@@ -29,7 +29,7 @@ export function createControl(platform: Platform, server: InternalServer): Contr
     {
       dispatcher,
       changes: new ChangeFeed(database, logger),
-      workingCopies: (signal) => listWorkingCopies(database, signal),
+      workingCopies: (request, signal) => listWorkingCopies(database, request, signal),
       rolloutDriver: () => rolloutDriver,
     },
     logger,

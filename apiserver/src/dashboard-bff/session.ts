@@ -1,13 +1,20 @@
 // One /ws client: its permissions and the devices it watches.
 import type { MemoryBudget } from '../gateway/memory/memory-budget.ts';
-import { invalidArgument, notFound, permissionDenied, resourceExhausted, toKelletError } from '../platform/errors.ts';
+import {
+  invalidArgument,
+  KelletError,
+  notFound,
+  permissionDenied,
+  resourceExhausted,
+  toKelletError,
+} from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, type Visibility, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
 import type { Devices } from '../telemetry/points/devices.ts';
 import type { AlarmFeed } from './alarm-feed.ts';
-import { parseClientMessage, type Target } from './client-message.ts';
+import { type ClientMessage, parseClientMessage, type Target } from './client-message.ts';
 import type { ConnectionLimits, Tally } from './connections.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
@@ -40,10 +47,18 @@ const maxUnjudgedAlarms = 1000;
 /** Maximum length of a message whose target is repeated in the response. */
 const maxRepeated = 4096;
 
-/** Callbacks for a session that must be closed. */
+/** Callbacks of a session: when it must be closed, and for the audit log. */
 export interface SessionEnds {
+  /** Called when a subscription to a channel is refused. */
+  readonly denied: (channel: string) => void;
   readonly tooSlow: () => void;
   readonly flooded: () => void;
+}
+
+/** What came of a message: the response, and what follows on it. */
+interface Handled {
+  readonly response: object;
+  readonly follow?: (() => void) | undefined;
 }
 
 /** What a session needs of a socket. */
@@ -183,11 +198,20 @@ export class Session {
   }
 
   /** Handles a message. Returns the response and what follows on it. */
-  private async handle(text: string): Promise<{ response: object; follow?: () => void }> {
+  private async handle(text: string): Promise<Handled> {
     const message = parseClientMessage(text);
+    try {
+      return await this.carryOut(message, text);
+    } catch (error) {
+      if (error instanceof KelletError && error.code === 'PERMISSION_DENIED') this.ends.denied(message.channel);
+      throw error;
+    }
+  }
+
+  private async carryOut(message: ClientMessage, text: string): Promise<Handled> {
     const { verb, channel, given } = message;
     const isOn = verb === 'subscribe';
-    let follow: (() => void) | undefined;
+    let follow: Handled['follow'];
     if (message.channel === 'alarms') this.switchAlarms(isOn);
     else if (message.channel === 'events') await (isOn ? this.channels.watchEvents() : this.channels.leaveEvents());
     else if (message.channel === 'rollouts') {

@@ -1,9 +1,9 @@
 // The channels of one client that show something of the whole tenant: the rollouts that it watches, and all events. They
 // are refused to users who see only a part of the tenant.
-import { auditScope } from '../platform/audit/audit-event.ts';
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
+import { holdsEveryScope } from '../platform/scopes.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
 import type { Feed } from './point-feed.ts';
@@ -82,7 +82,7 @@ export class TenantChannels {
     this.checkAccess('events');
     if (this.events) return;
     // No event replaces another: a client that is too slow for them is disconnected.
-    const showsAudit = this.caller.scopes.has(auditScope);
+    const showsAudit = holdsEveryScope(this.caller);
     const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message, subject) => {
       if (showsAudit || !isAuditSubject(subject)) this.feed.push(`event ${id}`, message);
     });
@@ -108,8 +108,8 @@ export class TenantChannels {
     ];
     const refusal = used.map((channel) => refusalOf(now, channel)).find((reason) => reason !== undefined);
     if (refusal !== undefined) return refusal;
-    const losesAudit = this.events?.showsAudit && !now.scopes.has(auditScope);
-    return losesAudit ? `the scope ${auditScope} is required for events of the audit log` : undefined;
+    const losesAudit = this.events?.showsAudit && !holdsEveryScope(now);
+    return losesAudit ? 'every scope is required for events of the audit log' : undefined;
   }
 
   /** Ends all subscriptions. */

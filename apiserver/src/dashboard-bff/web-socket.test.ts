@@ -6,12 +6,14 @@ import type { Msg, NatsConnection, SubscriptionOptions } from 'nats';
 import { WebSocket } from 'ws';
 import type { ShownRollout } from '../device-link/ota/rollouts/shown-rollouts.ts';
 import { AccessLog } from '../gateway/observability/access-log.ts';
+import type { AuditFacts } from '../platform/audit/audit-event.ts';
 import { unauthenticated } from '../platform/errors.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { type Caller, publicCaller } from '../platform/rpc.ts';
+import { allScopes } from '../platform/scopes.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { LiveHub } from '../telemetry/live/live.ts';
 import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/testing/test-devices.ts';
@@ -44,6 +46,7 @@ describe('/ws', () => {
   let groupChanged: (group: string | undefined) => void;
   let deviceChanged: (device: string | undefined) => void;
   let lines: string[];
+  let denied: AuditFacts[];
   /** Result of validating the token `slow`. */
   let judging: Promise<Caller>;
   let judge: (error: Error) => void;
@@ -52,6 +55,7 @@ describe('/ws', () => {
   const callers: Record<string, Caller> = {
     user,
     blind: { ...user, scopes: new Set(['devices:read']) },
+    key: { ...user, kind: 'service', scopes: new Set(allScopes) },
     watcher: { ...user, scopes: new Set(['telemetry:read', 'alarms:read']) },
     ours: { ...user, customerId: 'ours', scopes: new Set(['telemetry:read', 'alarms:read']) },
     grouped: {
@@ -59,8 +63,9 @@ describe('/ws', () => {
       scopes: new Set(),
       limitedGrants: [{ scopes: ['telemetry:read', 'alarms:read'], deviceGroupIds: ['g'] }],
     },
-    viewer: { ...user, scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
-    administrator: { ...user, scopes: new Set(['telemetry:read', 'ota:read', 'events:read', 'tenant:write']) },
+    // Whose group lets it change the tenant's settings.
+    viewer: { ...user, scopes: new Set(['telemetry:read', 'ota:read', 'events:read', 'tenant:write']) },
+    administrator: { ...user, scopes: new Set(allScopes) },
     customers: { ...user, customerId: 'ours', scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
     partly: {
       ...user,
@@ -97,6 +102,7 @@ describe('/ws', () => {
     refusals = [];
     members = [second, third];
     lines = [];
+    denied = [];
     judging = new Promise((_resolve, reject) => (judge = reject));
     judging.catch(() => undefined);
     server = createServer();
@@ -143,6 +149,7 @@ describe('/ws', () => {
       },
       addressOf: () => '127.0.0.1',
       accessLog: new AccessLog('all', { write: (line) => lines.push(line) }),
+      audit: { noteOnce: (facts) => denied.push(facts) },
       dashboardOrigin: origin,
       metrics: createMetrics(),
     });
@@ -323,6 +330,22 @@ describe('/ws', () => {
       expect(foreign.received).to.have.length(3);
     });
 
+    it('records in the audit log what it refuses, and who asked for it', async () => {
+      const watcher = connect('watcher');
+      await watcher.opened;
+      for (const channel of ['events', 'alarms', 'nonsense']) await watcher.say({ subscribe: channel });
+      const key = connect('key');
+      expect(await key.closed).to.equal(4403);
+      const what = denied.map(({ tenantId, actor, action, resource, result, address }) => ({
+        ...{ tenantId, by: actor.kind, action, channel: resource.id, result, address },
+      }));
+      const common = { tenantId: 'acme', result: 'PERMISSION_DENIED', address: '127.0.0.1' };
+      expect(what).to.deep.equal([
+        { ...common, by: 'user', action: 'websocket.subscribe', channel: 'events' },
+        { ...common, by: 'service', action: 'websocket.connect', channel: '' },
+      ]);
+    });
+
     it('shows events of the audit log only to those who may read it', async () => {
       const viewer = connect('viewer');
       await viewer.opened;
@@ -338,7 +361,7 @@ describe('/ws', () => {
       // A user who becomes a viewer has to connect again.
       expect(refusals.map((refusalOf) => refusalOf(callers['viewer']!))).to.deep.equal([
         undefined,
-        'the scope tenant:write is required for events of the audit log',
+        'every scope is required for events of the audit log',
       ]);
     });
 

@@ -10,6 +10,8 @@ import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import type { AccessEntry, AccessLog } from '../gateway/observability/access-log.ts';
 import { addressBlock } from '../platform/addresses/address-block.ts';
 import { isAllowed } from '../platform/addresses/address-ranges.ts';
+import { actorOf, type AuditFacts } from '../platform/audit/audit-event.ts';
+import type { AuditTrail } from '../platform/audit/audit-trail.ts';
 import { codes, type ErrorCode, type KelletError, toKelletError, unavailable } from '../platform/errors.ts';
 import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';
@@ -62,6 +64,8 @@ export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'watched' 
   /** Returns the client address of a request, through trusted proxies. */
   readonly addressOf: (request: IncomingMessage) => string;
   readonly accessLog: AccessLog;
+  /** Records what callers are refused. */
+  readonly audit: Pick<AuditTrail, 'noteOnce'>;
   /** KELLET_DASHBOARD_ORIGIN: the only origin whose pages may connect. */
   readonly dashboardOrigin: string;
   readonly metrics: Registry;
@@ -126,6 +130,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     const requestId = requestIdOf(request.headers['x-request-id'] as string | undefined) ?? newRequestId();
     const entry = parts.accessLog.begin('websocket', 'GET', requestId, undefined);
     entry.address = parts.addressOf(request);
+    entry.userAgent = request.headers['user-agent'] ?? '';
     const refuse = (status: string, code: ErrorCode, message: string): void => {
       writeRefusal(
         stream,
@@ -265,7 +270,12 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
     const caller = (entry.caller = await inTime(parts.authenticate(token, address)));
     judged();
     const refusal = refusalOf(caller, address);
-    if (refusal) return end(closeCodes.notAllowed, 'PERMISSION_DENIED', refusal);
+    const denied = (action: string, channel = ''): void =>
+      parts.audit.noteOnce(deniedFacts(entry, caller, action, channel));
+    if (refusal) {
+      denied('websocket.connect');
+      return end(closeCodes.notAllowed, 'PERMISSION_DENIED', refusal);
+    }
     if (socket.readyState !== socket.OPEN) return;
     const { limits, ofUser, ofTenant } = parts;
     const user = `${caller.tenantId}/${caller.userId}`;
@@ -287,6 +297,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
       }),
     );
     session = new Session(parts, caller, sessionSocket(socket, stream), {
+      denied: (channel) => denied('websocket.subscribe', channel),
       tooSlow: () => end(closeCodes.tooSlow, 'RESOURCE_EXHAUSTED', 'too slow'),
       flooded: () => {
         const message = 'too many messages: the connection is closed';
@@ -323,6 +334,21 @@ const sessionSocket = (socket: WebSocket, stream: Duplex): SessionSocket => ({
   send: (text, done) => socket.send(text, done),
   pause: () => socket.pause(),
   resume: () => socket.resume(),
+});
+
+/** Returns the audit event of what a caller was refused. */
+const deniedFacts = (
+  { address, userAgent, requestId }: AccessEntry,
+  caller: Caller,
+  action: string,
+  channel: string,
+): AuditFacts => ({
+  tenantId: caller.tenantId,
+  actor: actorOf(caller),
+  action,
+  resource: { kind: channel === '' ? '' : 'channel', id: channel },
+  result: 'PERMISSION_DENIED',
+  ...{ address, userAgent, requestId },
 });
 
 /** Bounds the time of a validation. */

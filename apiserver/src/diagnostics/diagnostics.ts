@@ -2,8 +2,12 @@
 // snapshots.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import { hostname } from 'node:os';
+import { plainAddress } from '../gateway/admission/authorize.ts';
 import { sendJson } from '../gateway/http/gateway-routes.ts';
 import { continueRequest } from '../gateway/http/http-server.ts';
+import { type AuditFacts, systemFacts } from '../platform/audit/audit-event.ts';
+import type { AuditTrail } from '../platform/audit/audit-trail.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { type Logger, logLevels, setLogLevel } from '../platform/observability/logger.ts';
 import { Profiler } from './profiler.ts';
@@ -27,12 +31,17 @@ const digest = (text: string): Buffer => createHash('sha256').update(text).diges
 export class Diagnostics {
   private readonly secret: Buffer;
   private readonly logger: Logger;
+  private readonly audit: Pick<AuditTrail, 'note' | 'noteOnce'>;
   private readonly profiler = new Profiler();
 
-  /** `secret` is what callers present as a bearer token, and `logger` the one whose level they change. */
-  constructor(secret: string, logger: Logger) {
+  /**
+   * `secret` is what callers present as a bearer token, and `logger` the one whose level they change. What they do is recorded
+   * in the audit log of the platform.
+   */
+  constructor(secret: string, logger: Logger, audit: Pick<AuditTrail, 'note' | 'noteOnce'>) {
     this.secret = digest(secret);
     this.logger = logger;
+    this.audit = audit;
   }
 
   /**
@@ -43,10 +52,13 @@ export class Diagnostics {
     if (!routes.get(path)?.includes(request.method!)) return false;
     const token = /^bearer +(\S+)$/i.exec(request.headers.authorization ?? '')?.[1] ?? '';
     // Digests have one length, so that the comparison takes the same time for every token.
+    const facts = factsOf(request, path);
     if (!timingSafeEqual(digest(token), this.secret)) {
+      this.audit.noteOnce({ ...facts, actor: { ...facts.actor, kind: 'public' }, result: 'UNAUTHENTICATED' });
       throw new KelletError('UNAUTHENTICATED', 'the control secret is required as a bearer token');
     }
     refuseParameters(request.url!, path === '/profile/cpu' ? ['seconds'] : []);
+    if (request.method !== 'GET') this.audit.note(facts);
     if (path === '/profile/cpu') await this.profileCpu(request, response);
     else if (path === '/profile/heap') await this.snapshotHeap(response);
     else {
@@ -78,6 +90,13 @@ export class Diagnostics {
   private async snapshotHeap(response: ServerResponse): Promise<void> {
     await this.profiler.heap(response, () => this.logger.warn('a heap snapshot is taken'));
   }
+}
+
+/** Returns the audit event of a request: anyone who holds the control secret may have made it. */
+function factsOf({ socket, headers }: IncomingMessage, path: string): AuditFacts {
+  const action = `diagnostics.${path.slice(1).replaceAll('/', '_')}`;
+  const facts = systemFacts(action, { kind: 'process', id: hostname() }, { kind: 'control', id: '', name: '' });
+  return { ...facts, address: plainAddress(socket.remoteAddress ?? ''), userAgent: headers['user-agent'] ?? '' };
 }
 
 /** Returns the level in a request body. Throws INVALID_ARGUMENT. */

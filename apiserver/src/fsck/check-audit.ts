@@ -5,6 +5,7 @@ import { auditEventJson, type ChainedEvent } from '../platform/audit/audit-event
 import { type AnchoredRow, chainEnds, eventsBetween, listAnchors, listLogs } from '../platform/audit/audit-store.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { longestBatchSeconds } from '../policies/batch-seconds.ts';
+import { isLeaf } from '../telemetry/leaves/leaf-store.ts';
 import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
 import { toHex } from '../telemetry/points/leaf-hashes.ts';
 import { type Check, type CheckParts, Findings, nothing, type Outcome, snapshot } from './check.ts';
@@ -100,15 +101,8 @@ async function withoutLeaf(
   tenantId: string,
   anchors: readonly AnchoredRow[],
 ): Promise<readonly AnchoredRow[]> {
-  if (anchors.length === 0) return anchors;
-  const hashes = anchors.map(({ dataHash }) => Buffer.from(dataHash, 'hex'));
-  const { rows } = await tx.query<{ place: number }>(
-    `SELECT place::int4 FROM unnest($2::bytea[], $3::int8[]) WITH ORDINALITY AS given (hash, prefix, place)
-     WHERE NOT EXISTS (
-       SELECT FROM leaf_index l JOIN anchor_batches b ON b.tenant_id = l.tenant_id AND b.batch_id = l.batch_id
-       WHERE l.tenant_id = $1 AND l.prefix = given.prefix
-         AND substring(b.leaves FROM l.leaf_index * 32 + 1 FOR 32) = given.hash)`,
-    [tenantId, hashes, hashes.map((hash) => hash.readBigInt64BE(0))],
-  );
-  return rows.map(({ place }) => anchors[place - 1]!);
+  const without: AnchoredRow[] = [];
+  for (const anchor of anchors)
+    if (!(await isLeaf(tx, tenantId, Buffer.from(anchor.dataHash, 'hex')))) without.push(anchor);
+  return without;
 }

@@ -78,8 +78,8 @@ async function readBatch(tx: Transaction, id: string): Promise<BatchRow | undefi
   const { rows } = await tx.query<BatchRow>(
     `SELECT batch_id, tenant_id, anchor_mode, status, count, leaves, merkle_root, segments, txid, raw_tx, bump,
        b.block_hash, h.block_hash AS header_hash, h.header,
-       b.leaves IS NULL OR EXISTS (SELECT FROM leaf_index l WHERE l.tenant_id = b.tenant_id AND l.batch_id = b.batch_id
-         AND l.prefix = ('x' || encode(substring(b.leaves FROM 1 FOR 8), 'hex'))::bit(64)::int8) AS is_indexed
+       b.leaves IS NULL OR
+         kellet_leaf_device(b.tenant_id, b.batch_id, 0, substring(b.leaves FROM 1 FOR 32)) IS NOT NULL AS is_indexed
      FROM anchor_batches b LEFT JOIN block_headers h ON h.height = b.block_height WHERE batch_id = $1`,
     [id],
   );

@@ -10,6 +10,7 @@ import { listAnchors } from '../platform/audit/audit-store.ts';
 import { sleep } from '../platform/clock.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createTestDatabase } from '../platform/testing/test-database.ts';
+import { packTenant } from '../telemetry/leaves/packing.ts';
 import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
 import { toHex } from '../telemetry/points/leaf-hashes.ts';
 import type { Recheck } from './fsck.ts';
@@ -95,6 +96,7 @@ describe('kellet-apiserver fsck', function () {
     await installation.stopTelemetry();
     await installation.confirmAll();
     await installation.anchoring.halt();
+    while (await packTenant(installation.database, 'acme'));
     const { rows } = await sql(
       `SELECT segment_id FROM telemetry_segments WHERE state IN ('sealed', 'indexed') ORDER BY segment_id DESC LIMIT 1`,
     );
@@ -247,15 +249,20 @@ describe('kellet-apiserver fsck', function () {
       ['header'],
       'INSERT INTO block_headers SELECT * FROM kept_headers',
     ],
+    ['the hashes of the index of leaves', `UPDATE leaf_blocks SET ${flip('data')} WHERE part = 1`, ['leaf_index']],
+    ['the devices of the index of leaves', `UPDATE leaf_blocks SET ${flip('data')} WHERE part = 5`, ['leaf_index']],
+    ['the postings of the index of leaves', `UPDATE leaf_blocks SET ${flip('data')} WHERE part = 3`, ['leaf_index']],
     [
-      'the index of leaves',
-      `UPDATE leaf_index SET prefix = prefix # 1 WHERE ${lastBatch} AND leaf_index = 1`,
+      'a batch of the index of leaves',
+      `UPDATE leaf_blocks SET ${flip('data', 15)}, first_id = first_id WHERE part = 4`,
       ['leaf_index'],
     ],
     [
-      'a missing entry of the index',
-      `UPDATE leaf_index SET leaf_index = 1000 - leaf_index WHERE ${lastBatch} AND leaf_index IN (3, 997)`,
+      'the leaves that wait to be packed',
+      `INSERT INTO unpacked_leaves (tenant_id, batch_id, is_proven, devices)
+         SELECT tenant_id, batch_id, true, '' FROM anchor_batches WHERE ${lastBatch}`,
       ['leaf_index'],
+      `DELETE FROM unpacked_leaves WHERE devices = ''`,
     ],
     [
       'latest values',

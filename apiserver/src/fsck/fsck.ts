@@ -10,6 +10,7 @@ import { coinChecks } from './check-coins.ts';
 import { coldChecks } from './check-cold.ts';
 import { countChecks } from './check-counts.ts';
 import { headerChecks } from './check-headers.ts';
+import { leafChecks } from './check-leaves.ts';
 import { pointChecks } from './check-points.ts';
 import { transactionChecks } from './check-transactions.ts';
 
@@ -37,6 +38,7 @@ const phases: Readonly<Record<string, (parts: CheckParts) => AsyncIterable<Check
   coins: coinChecks,
   batches: batchChecks,
   points: pointChecks,
+  'index of leaves': leafChecks,
   'cold files': coldChecks,
   artifacts: artifactChecks,
   'numbers of devices': countChecks,

@@ -119,8 +119,12 @@ export class InternalServer {
     let trace: Trace | undefined;
     let end: () => void = () => undefined;
     try {
-      const facts = { ...decodeContext(call.metadata.get(callHeader)[0] as Buffer), responseMetadata: new Map() };
-      const opened = (context = new GrpcContext(call, facts));
+      const { metadata, ...facts } = decodeContext(call.metadata.get(callHeader)[0] as Buffer);
+      const opened = (context = new GrpcContext(call, {
+        ...facts,
+        metadataOf: () => metadata,
+        responseMetadata: new Map(),
+      }));
       const stopped = new Promise<never>((_resolve, reject) => {
         end = () => {
           opened.abort();

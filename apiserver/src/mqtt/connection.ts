@@ -10,7 +10,7 @@ import { MessagePace } from '../device-link/streams/message-pace.ts';
 import { authorize } from '../gateway/admission/authorize.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
-import type { Hold } from '../gateway/memory/memory-budget.ts';
+import type { Hold, MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { accessOf } from '../gateway/transcoding/routes.ts';
 import { type ErrorCode, type KelletError, toKelletError, unauthenticated } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';
@@ -57,11 +57,16 @@ export const connectionLimits = {
 /** Bytes of a connection that do not count towards the tenant's memory. */
 const uncountedBytes = 16 * 1024;
 
+/** What a will that waits takes besides its payload: the stream of its device stays open. */
+export const waitingWillBytes = 40 * 1024;
+
 /** Dependencies of connections. */
 export interface ConnectionParts {
   readonly entrance: Entrance;
   readonly calls: DeviceCalls;
   readonly sessions: Sessions;
+  /** Bounds the wills that wait: their connections, which are limited, have ended. */
+  readonly wills: MemoryBudget;
   readonly logger: Logger;
   /** Messages a second of a device. */
   readonly rate: number;
@@ -213,7 +218,7 @@ export class Connection {
   private count(): void {
     const tenantId = this.accepted?.publisher.caller.tenantId;
     if (this.state !== 'open' || tenantId === undefined) return;
-    const bytes = this.frames.bytes + this.runningBytes;
+    const bytes = this.frames.bytes + this.runningBytes + (this.accepted?.request.will?.payload.length ?? 0);
     if (bytes > uncountedBytes) {
       this.hold ??= this.parts.entrance.memory.holdCaller(tenantId, () => this.close(reasons.quotaExceeded, true));
       this.hold.set(bytes);
@@ -431,17 +436,22 @@ export class Connection {
     const contentType = typeof properties.contentType === 'string' ? properties.contentType : '';
     this.running += 1;
     this.runningBytes += payload.length;
-    this.process({ action, payload, contentType }, accepted)
-      .then(
-        (outcome) => this.processed(topic, outcome, unacknowledged, accepted),
-        () => this.close(reasons.serverUnavailable, true),
-      )
-      .finally(() => {
-        this.running -= 1;
-        this.runningBytes -= payload.length;
-        this.rouse();
-        this.pump();
-      });
+    const over = (): void => {
+      this.running -= 1;
+      this.runningBytes -= payload.length;
+      this.rouse();
+      this.pump();
+    };
+    this.process({ action, payload, contentType }, accepted).then(
+      (outcome) => {
+        this.processed({ topic, action }, outcome, unacknowledged, accepted);
+        over();
+      },
+      () => {
+        this.close(reasons.serverUnavailable, true);
+        over();
+      },
+    );
   }
 
   /** Telemetry is processed at once, so that many messages share a commit; everything else in order. */
@@ -453,15 +463,19 @@ export class Connection {
     return next;
   }
 
-  private processed(topic: string, outcome: Outcome, unacknowledged: Unacknowledged, accepted: Accepted): void {
+  private processed(
+    { topic, action }: { readonly topic: string; readonly action: Action },
+    outcome: Outcome,
+    unacknowledged: Unacknowledged,
+    accepted: Accepted,
+  ): void {
     const { response, error, isRefused } = outcome;
-    const isClaim = actionOf(topic)?.kind === 'claim';
     if (response) this.tell(response.topic, response.payload, accepted);
     if (error && !(response && isRefused)) this.tell(topics.errors, errorBody(topic, error), accepted);
     unacknowledged.reason = isRefused && error ? reasonOf(error, outcome.isEachRejected) : reasons.success;
     this.acknowledge();
     outcome.done();
-    if (isClaim) this.close(reasons.success, false);
+    if (action.kind === 'claim') this.close(reasons.success, false);
   }
 
   /** Acknowledges in the order of arrival (OASIS MQTT 5.0, 4.6). */
@@ -668,8 +682,9 @@ export class Connection {
   }
 
   /**
-   * Publishes the will after its delay, and ends the stream of commands after that, so that the device goes offline
-   * although its will is a sign of life. A newer connection of the device ends the stream before, and cancels the will.
+   * Publishes the will after its delay, or sooner if too many wait, and ends the stream of commands after that, so that the
+   * device goes offline although its will is a sign of life. A newer connection of the device ends the stream before, and
+   * cancels the will.
    */
   private publishWill({ delaySeconds, ...will }: Will, { publisher, device }: Accepted): void {
     const { signal } = this.controller;
@@ -683,7 +698,12 @@ export class Connection {
     };
     if (delaySeconds === 0) return publish();
     const timer = setTimeout(publish, delaySeconds * 1000);
-    signal.addEventListener('abort', () => clearTimeout(timer), { once: true });
+    const hold = this.parts.wills.hold(publisher.caller.tenantId, () => {
+      clearTimeout(timer);
+      publish();
+    });
+    signal.addEventListener('abort', () => (clearTimeout(timer), hold.release()), { once: true });
+    hold.set(waitingWillBytes + will.payload.length);
   }
 }
 

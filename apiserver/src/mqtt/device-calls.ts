@@ -219,6 +219,14 @@ const methodOf = {
   claim: ProvisioningService.method.claimDevice,
 } as const satisfies Record<Action['kind'], DescMethod>;
 
+/** The full names of these methods. */
+const nameOf: ReadonlyMap<DescMethod, string> = new Map(
+  Object.values(methodOf).map((method) => [method, `${method.parent.typeName}/${method.name}`]),
+);
+
+/** Handlers see no metadata of a message. */
+const noMetadata: ReadonlyMap<string, string> = new Map();
+
 /** One call: its context, log entry, trace and metrics. */
 class Call {
   readonly requestId = newRequestId();
@@ -240,12 +248,11 @@ class Call {
     this.routes = routes;
     this.method = method;
     this.publisher = publisher;
-    this.trace = beginTrace(`${method.parent.typeName}/${method.name}`, 'SERVER', undefined, () =>
-      rpcAttributes(method),
-    );
+    const name = nameOf.get(method)!;
+    this.trace = beginTrace(name, 'SERVER', undefined, () => rpcAttributes(method));
     this.trace.requestId = this.requestId;
     this.entry = entrance.accessLog.begin('mqtt', 'PUBLISH', this.requestId, undefined);
-    this.entry.route = `${method.parent.typeName}/${method.name}`;
+    this.entry.route = name;
     this.entry.address = publisher.address;
     this.entry.caller = publisher.caller;
     this.entry.bytesIn = bytes;
@@ -263,7 +270,7 @@ class Call {
     await admission.admitDevice(access, method, request, caller);
     const context: CallContext = {
       ...{ caller, tenantId: caller.tenantId, requestId: this.requestId, address, signal },
-      metadata: new Map(),
+      metadata: noMetadata,
       responseMetadata: new Map(),
       afterResponse: (run) => void this.afterwards.push(run),
     };

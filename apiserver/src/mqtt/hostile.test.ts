@@ -141,6 +141,48 @@ describe('MQTT and hostile clients', () => {
   });
 });
 
+describe('MQTT and wills that wait', () => {
+  let link: TestLink;
+  before(async function () {
+    this.timeout(60_000);
+    // As many wills may wait: 800 KiB of them, half of one tenant.
+    link = await TestLink.start({ KELLET_MAXIMUM_CONNECTIONS: '20' });
+  });
+  after(() => link?.stop());
+
+  it('publishes the oldest at once when they would take too much memory, although their delay is not over', async function () {
+    this.timeout(60_000);
+    const devices = await Promise.all(Array.from({ length: 5 }, () => link.device()));
+    for (const device of devices) {
+      const client = await connectDevice(link, device, {
+        protocolVersion: 5,
+        clientId: 'patient',
+        clean: false,
+        properties: { sessionExpiryInterval: 600 },
+        will: {
+          topic: 'kellet/v1/telemetry',
+          // A hundred KiB with the stream of its device.
+          payload: Buffer.from('{"string_values":{"link":"lost"}}'.padEnd(60 * 1024)),
+          qos: 1,
+          properties: { willDelayInterval: 600 },
+        },
+      }).connected();
+      client.cut();
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+    const range = 'start=2026-01-01T00:00:00Z&end=2100-01-01T00:00:00Z';
+    const published = async () =>
+      Promise.all(
+        devices.map(async ({ deviceId }) => {
+          const { points } = await link.operate<{ points: unknown[] }>('GET', `telemetry/${deviceId}?${range}`);
+          return points.length;
+        }),
+      );
+    await eventually(async () => (await published())[0] === 1);
+    expect(await published()).to.deep.equal([1, 0, 0, 0, 0]);
+  });
+});
+
 describe('MQTT and the end of the process', () => {
   let link: TestLink;
   before(async function () {

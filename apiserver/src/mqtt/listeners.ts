@@ -14,6 +14,7 @@ import { addressOfRequest } from '../gateway/admission/client-address.ts';
 import { certificateOfPeer, proofOfRequest } from '../gateway/admission/connection-proof.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
+import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { addressBlock } from '../platform/addresses/address-block.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
@@ -22,7 +23,7 @@ import type { Logger } from '../platform/observability/logger.ts';
 import { counter, readGauge, type Registry } from '../platform/observability/metrics.ts';
 import type { TlsFiles } from '../platform/tls/tls-files.ts';
 import { createTlsListener } from '../platform/tls/tls-listener.ts';
-import { Connection, connectionLimits, type ConnectionParts, type Peer } from './connection.ts';
+import { Connection, connectionLimits, type ConnectionParts, type Peer, waitingWillBytes } from './connection.ts';
 import { DeviceCalls } from './device-calls.ts';
 import { reasons } from './packets.ts';
 import { PskHandshakes } from './psk-handshakes.ts';
@@ -105,7 +106,7 @@ export class MqttListeners {
       'transport',
     );
     this.connectionParts = {
-      ...{ entrance, sessions: this.sessions, logger, rate: settings.rate },
+      ...{ entrance, sessions: this.sessions, wills: willBudget(settings), logger, rate: settings.rate },
       calls: new DeviceCalls(entrance, clock, logger),
       paces: new LRUCache<string, MessagePace>({ max: maxPaces }),
       byDevice: new Map(),
@@ -226,6 +227,12 @@ export class MqttListeners {
     };
     raw.on('data', count);
   }
+}
+
+/** As many wills may wait as there may be connections; half of them of one tenant. */
+function willBudget({ maximumConnections }: MqttSettings): MemoryBudget {
+  const total = maximumConnections * waitingWillBytes;
+  return new MemoryBudget({ total, perOwner: total / 2 });
 }
 
 const reasonNames: ReadonlyMap<number, string> = new Map(

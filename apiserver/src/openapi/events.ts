@@ -267,7 +267,7 @@ export const eventKinds: readonly EventKind[] = [
     notes: [
       'The data is the event as `GET /api/v1/audit-events` returns it. The events of a tenant are published in the order of the log.',
       'The tenant of the platform’s own log is `_platform`, both in the subject and in `tenantid`.',
-      'Only a webhook that a caller with `tenant:write` has made gets them, and on `/ws` only users with `tenant:write`.',
+      'Only a webhook that a caller with every scope has made gets them, and on `/ws` only users with every scope.',
     ],
     example: {
       subject: auditSubject(tenant, eventId),

@@ -39,6 +39,7 @@ import { Ingest } from './ingest/ingest.ts';
 import { PointQuota } from './ingest/point-quota.ts';
 import { GivenSubmission, type Submission, submissionOf } from './ingest/submission.ts';
 import { anchorNextResults, type ResultParts, resultsAtOnce } from './ingest/update-results.ts';
+import { forgetReplacedRuns, mergeNextRuns, packLeaves, unpackNextTable } from './leaves/packing.ts';
 import { byDevice, LiveHub } from './live/live.ts';
 import { publishPoints } from './live/publish.ts';
 import { PublishedTenants } from './live/published-tenants.ts';
@@ -64,7 +65,6 @@ import { forgetOldDays, Usage } from './read/usage.ts';
 import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/view-window.ts';
 import { eachSegment } from './write/each-segment.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/group-commit.ts';
-import { mergeLeafTables } from './write/leaf-tables.ts';
 import { forgetSealed, recordNextSegment } from './write/open-batch-leaves.ts';
 import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
 import { takeOverDeadWriters } from './write/writer-closing.ts';
@@ -117,7 +117,10 @@ const auditMilliseconds = 5000;
 const sweepMilliseconds = 60_000;
 /** How often segments are looked for that should turn cold. */
 const coldMilliseconds = 30_000;
-const leafMergeMilliseconds = 60_000;
+const packMilliseconds = 10_000;
+const mergeMilliseconds = 60_000;
+/** How long after its start a process moves what earlier versions wrote, which none of these that still runs would find then. */
+const upgradeMilliseconds = 3_600_000;
 const stopMilliseconds = 4000;
 const nanosecondsPerSecond = 1_000_000_000n;
 
@@ -255,7 +258,7 @@ class Telemetry implements TelemetryModule {
       new Loop(logger, 'recording of open batches', interval, (signal) =>
         eachSegment((after) => recordNextSegment(database, after), logger, signal),
       ),
-      new Loop(logger, 'merging of leaf tables', leafMergeMilliseconds, () => mergeLeafTables(database)),
+      ...this.leafLoops(),
       new Loop(logger, 'reading of the tails of dead writers', interval, (signal) =>
         readNextTail(this.readers, signal),
       ),
@@ -270,7 +273,7 @@ class Telemetry implements TelemetryModule {
       ),
       ...this.coldLoops(),
       new Loop(logger, 'sweep of telemetry', sweepMilliseconds, (signal) => {
-        this.rates.sweep(this.platform.clock.now());
+        this.rates.turn(this.platform.clock.now());
         return Promise.all([forgetOldResponses(database, signal), forgetOldDays(database), forgetSealed(database)]);
       }),
     ];
@@ -300,6 +303,27 @@ class Telemetry implements TelemetryModule {
         'there was not enough time to write what follows from the last points; left to the next process',
       );
     }
+  }
+
+  /** Returns the loops that pack leaves. */
+  private leafLoops(): Loop[] {
+    const { database, logger, clock } = this.platform;
+    const movesFrom = clock.now() + upgradeMilliseconds;
+    return [
+      new Loop(logger, 'packing of leaves', packMilliseconds, (signal) => packLeaves(database, signal)),
+      new Loop(logger, 'merging of packed leaves', mergeMilliseconds, async () => {
+        const [merged, forgotten] = [await mergeNextRuns(database), await forgetReplacedRuns(database)];
+        return merged || forgotten;
+      }),
+      new Loop(
+        logger,
+        'moving of leaf tables',
+        mergeMilliseconds,
+        // Lookups search what waits to be packed one by one.
+        async (signal) =>
+          clock.now() >= movesFrom && ((await packLeaves(database, signal)) || unpackNextTable(database)),
+      ),
+    ];
   }
 
   /** Returns the loop of cold storage, if there is any. */
@@ -393,7 +417,7 @@ class Telemetry implements TelemetryModule {
     const counts = new Map<string, number>();
     for (const { tenantId, device, key, count, isSent } of devices) {
       // The result of an update is written when its turn comes, not when the device was there.
-      if (isSent) this.liveness.seen(tenantId, device.deviceId, now, 'telemetry', key);
+      if (isSent) this.liveness.seen(tenantId, device.deviceId, now, 'telemetry', device);
       this.rates.add(key, count, now);
       counts.set(tenantId, (counts.get(tenantId) ?? 0) + count);
     }

@@ -5,6 +5,8 @@ import { endLeasesOfTenant } from '../chain-anchor/wallet/wallet-store.ts';
 import { notifyChanged } from '../control/changes.ts';
 import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { storesOfTenant } from '../device-link/ota/artifacts/artifact-sweep-store.ts';
+import { systemFacts } from '../platform/audit/audit-event.ts';
+import type { AuditTrail } from '../platform/audit/audit-trail.ts';
 import { type Clock, sleep, systemClock } from '../platform/clock.ts';
 import { purgeLock } from '../platform/database/advisory-locks.ts';
 import { sealTenantChannel } from '../platform/database/channels.ts';
@@ -26,6 +28,7 @@ import { tenantTables } from './tenant-tables.ts';
 export interface PurgeParts {
   readonly database: Database;
   readonly logger: Logger;
+  readonly audit: Pick<AuditTrail, 'within'>;
   readonly resources: ResourcePurge;
   readonly artifacts: ArtifactStores;
   readonly cold: ColdStorage;
@@ -95,7 +98,7 @@ export class Purge {
   }
 
   private async purgeAlone(tenantId: string, now: boolean, signal: AbortSignal): Promise<number> {
-    const { database, logger, resources, artifacts, broker, step } = this.parts;
+    const { database, logger, audit, resources, artifacts, broker, step } = this.parts;
     const namespace = await this.begin(tenantId, now, signal);
     step?.('deleting its Kubernetes resources');
     await resources.deleteResources(namespace);
@@ -121,6 +124,7 @@ export class Purge {
     await resources.deleteTenant(tenantId);
     await database.system(async (tx) => {
       await markPurged(tx, tenantId);
+      await audit.within(tx, systemFacts('tenant.purged', { kind: 'tenant', id: tenantId }));
       // The operator removes the finalizer of a Tenant that was deleted with kubectl.
       await notifyChanged(tx, 'Tenant', tenantId, '', tenantId);
     });

@@ -13,13 +13,13 @@ const lookMilliseconds = 10_000;
 
 /** Creates the loop that purges tenants when their period of grace is over. */
 export function createTenantPurge(platform: Platform, kubernetes: PurgeKubernetes, cold: ColdStorage): ServiceModule {
-  const { config, database, broker, metrics } = platform;
+  const { config, database, broker, metrics, audit } = platform;
   const logger = platform.logger.child({ service: 'tenant-data' });
   const artifacts = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
   const rows = counter(metrics, 'kellet_purged_rows_total', 'Rows of deleted tenants that were purged.');
   const resources = new ResourcePurge(kubernetes, logger);
   const deleted = (_table: string, count: number): void => rows.inc(count);
-  const purge = new Purge({ database, logger, resources, artifacts, cold, broker, deleted });
+  const purge = new Purge({ database, logger, audit, resources, artifacts, cold, broker, deleted });
   const loop = new Loop(logger, 'purge of deleted tenants', lookMilliseconds, (signal) => purge.purgeDue(signal));
   return {
     register: () => undefined,

@@ -1,6 +1,7 @@
 // The command kellet-apiserver tenant: exports and imports a tenant, and purges a deleted one.
 import { type Config, s3SettingsOf } from '../config/config.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
+import type { AuditTrail } from '../platform/audit/audit-trail.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
 import { Broker } from '../platform/events/broker.ts';
@@ -36,6 +37,7 @@ export interface TenantCommandParts {
   /** Already migrated. */
   readonly database: Database;
   readonly logger: Logger;
+  readonly audit: Pick<AuditTrail, 'within'>;
   readonly openKubernetes: () => PurgeKubernetes & { close(): Promise<void> };
   readonly write: (line: string) => void;
 }
@@ -146,7 +148,9 @@ async function purge(tenantId: string, now: boolean, parts: TenantCommandParts):
       },
     };
     const deleted = (_table: string, count: number): void => void (rows += count);
-    const work = new Purge({ database, logger, resources, artifacts, cold, broker: whenConnected, deleted, step });
+    const work = new Purge({
+      ...{ database, logger, audit: parts.audit, resources, artifacts, cold, broker: whenConnected, deleted, step },
+    });
     const total = await work.purgeTenant(tenantId, now, stopping.signal);
     write(`the data of the tenant ${tenantId} is purged: ${total} rows`);
     return 0;

@@ -191,10 +191,10 @@ describe('an exported tenant', function () {
   it('has every point that another process acknowledged, also one that does not hear of the suspension', async () => {
     const processes = await TestProcesses.create(source.url);
     const messages: string[] = [];
-    const { config, logger } = testPlatform(source.database, new MovableClock());
+    const { config, logger, audit } = testPlatform(source.database, new MovableClock());
     const export_ = (to: string) =>
       runTenantCommand(['export', 'busy', '--to', to], {
-        ...{ config, logger, database: source.database, write: (line) => messages.push(line) },
+        ...{ config, logger, audit, database: source.database, write: (line) => messages.push(line) },
         openKubernetes: () => expect.fail('an export needs no cluster'),
       });
     const to = path.join(folder, 'busy.kellet');
@@ -365,7 +365,7 @@ describe('an exported tenant', function () {
       'refresh_tokens',
       'chain_transactions',
       'anchor_batches',
-      'leaf_index',
+      'unpacked_leaves',
       'open_batch_leaves',
     ];
     const [want, have] = [await contentOf(source, 'moving'), await contentOf(target, 'moving')];

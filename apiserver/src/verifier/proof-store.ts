@@ -1,6 +1,7 @@
 // SQL of the verifier: confirmed batches and their leaves. Unconfirmed batches are invisible here.
 import { type AnchorMode, fromHex } from '@kellet/verify';
 import type { Transaction } from '../platform/database/database.ts';
+import { devicesOf, leavesOfDevice, leavesOfHash } from '../telemetry/leaves/leaf-store.ts';
 import type { ProvenBatch } from './proof.ts';
 
 interface BatchRow {
@@ -55,21 +56,22 @@ export interface FoundLeaf {
   readonly deviceId: string;
 }
 
-/** Returns a hash as stored in leaf_index: its first eight bytes, big-endian, signed. */
-const prefixOf = (hash: Uint8Array): bigint => Buffer.from(hash).readBigInt64BE(0);
-
 /** Returns the leaf with that hash from the batch with the highest block, or undefined. */
 export async function findLeaf(tx: Transaction, tenantId: string, hash: Uint8Array): Promise<FoundLeaf | undefined> {
-  const { rows } = await tx.query<BatchRow & { leaf_index: number; device_id: string }>(
-    `SELECT ${batchColumns}, leaf.leaf_index, leaf.device_id
-     FROM leaf_index AS leaf JOIN anchor_batches AS batch ON batch.tenant_id = leaf.tenant_id AND batch.batch_id = leaf.batch_id
-     WHERE leaf.tenant_id = $1 AND leaf.prefix = $2 AND batch.status = 'confirmed'
-       AND substring(batch.leaves FROM leaf.leaf_index * 32 + 1 FOR 32) = $3
+  const candidates = await leavesOfHash(tx, tenantId, hash);
+  if (candidates.length === 0) return undefined;
+  const { rows } = await tx.query<BatchRow & { leaf_index: number }>(
+    `SELECT ${batchColumns}, leaf.leaf_index
+     FROM unnest($2::uuid[], $3::int4[]) AS leaf (batch_id, leaf_index) JOIN anchor_batches AS batch USING (batch_id)
+     WHERE batch.tenant_id = $1 AND batch.status = 'confirmed'
+       AND substring(batch.leaves FROM leaf.leaf_index * 32 + 1 FOR 32) = $4
      ORDER BY batch.block_height DESC, batch.confirmed_at, batch.batch_id LIMIT 1`,
-    [tenantId, prefixOf(hash), Buffer.from(hash)],
+    [tenantId, candidates.map(({ batchId }) => batchId), candidates.map(({ index }) => index), Buffer.from(hash)],
   );
   const [row] = rows;
-  return row && { batch: toBatch(row), index: row.leaf_index, deviceId: row.device_id };
+  if (!row) return undefined;
+  const [leaf] = await withDevices(tx, tenantId, [{ batch: toBatch(row), index: row.leaf_index }]);
+  return leaf;
 }
 
 /** Returns a confirmed batch of the tenant, or undefined. */
@@ -197,23 +199,21 @@ export async function pageOfLeaves(
     const batch = toBatch(row);
     return Array.from({ length: row.last - row.first + 1 }, (_, i) => ({ batch, index: row.first + i }));
   });
-  const devices = await devicesOf(tx, tenantId, places);
-  return places.map((place) => ({ ...place, deviceId: devices.get(`${place.batch.batchId}/${place.index}`) ?? '' }));
+  return withDevices(tx, tenantId, places);
 }
 
-/** Returns the devices of leaves, keyed by `batch/index`. */
-async function devicesOf(
+/** Returns the leaves with their devices. */
+async function withDevices(
   tx: Transaction,
   tenantId: string,
-  places: readonly { batch: ProvenBatch; index: number }[],
-): Promise<Map<string, string>> {
-  const prefixes = places.map(({ batch, index }) => prefixOf(batch.leaves.subarray(index * 32, index * 32 + 32)));
-  const { rows } = await tx.query<{ batch_id: string; leaf_index: number; device_id: string }>(
-    `SELECT batch_id, leaf_index, device_id FROM leaf_index
-     WHERE tenant_id = $1 AND prefix = ANY($2) AND batch_id = ANY($3)`,
-    [tenantId, prefixes, [...new Set(places.map(({ batch }) => batch.batchId))]],
-  );
-  return new Map(rows.map((row) => [`${row.batch_id}/${row.leaf_index}`, row.device_id]));
+  places: readonly Omit<FoundLeaf, 'deviceId'>[],
+): Promise<FoundLeaf[]> {
+  const leaves = places.map(({ batch, index }) => ({
+    ...{ batchId: batch.batchId, index },
+    hash: batch.leaves.subarray(index * 32, index * 32 + 32),
+  }));
+  const devices = await devicesOf(tx, tenantId, leaves);
+  return places.map((place) => ({ ...place, deviceId: devices.get(`${place.batch.batchId}/${place.index}`) ?? '' }));
 }
 
 /** Returns a page of the proven leaves of one device, latest batches first, and their total number. */
@@ -224,26 +224,17 @@ export async function pageOfDeviceLeaves(
   offset: number,
   limit: number,
 ): Promise<{ leaves: FoundLeaf[]; total: number }> {
-  // All leaves of the device are found once, for their number and for the page, without their batches: ids of batches are in the
-  // order in which these were opened, and few batches are not proven.
-  const { rows: found } = await tx.query<{ total: number; batch_id: string | null; leaf_index: number }>(
-    `WITH proven AS MATERIALIZED (
-       SELECT leaf.batch_id, leaf.leaf_index FROM leaf_index AS leaf
-       WHERE leaf.tenant_id = $1 AND leaf.device_id = $2 AND NOT EXISTS (
-         SELECT FROM anchor_batches AS batch WHERE batch.batch_id = leaf.batch_id AND batch.status <> 'confirmed'))
-     SELECT total, batch_id, leaf_index FROM (SELECT count(*)::float8 AS total FROM proven) AS counted
-     LEFT JOIN (SELECT * FROM proven ORDER BY batch_id DESC, leaf_index OFFSET $3 LIMIT $4) AS page ON true
-     ORDER BY batch_id DESC, leaf_index`,
-    [tenantId, deviceId, offset, limit],
+  const { leaves, total } = await leavesOfDevice(tx, tenantId, deviceId, { offset, limit });
+  const batches = await findProvenBatches(
+    tx,
+    tenantId,
+    leaves.map(({ batchId }) => batchId),
   );
-  const rows = found.flatMap((row) => (row.batch_id === null ? [] : [{ ...row, batch_id: row.batch_id }]));
-  const { rows: batchRows } = await tx.query<BatchRow>(
-    `SELECT ${batchColumns} FROM anchor_batches AS batch WHERE tenant_id = $1 AND batch_id = ANY($2)`,
-    [tenantId, [...new Set(rows.map((row) => row.batch_id))]],
-  );
-  const batches = new Map(batchRows.map((row) => [row.batch_id, toBatch(row)]));
   return {
-    leaves: rows.map((row) => ({ batch: batches.get(row.batch_id)!, index: row.leaf_index, deviceId })),
-    total: found[0]!.total,
+    leaves: leaves.flatMap(({ batchId, index }) => {
+      const batch = batches.get(batchId);
+      return batch ? [{ batch, index, deviceId }] : [];
+    }),
+    total,
   };
 }

@@ -8,7 +8,6 @@ import {
   WebhookService,
 } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
-import { auditScope } from '../platform/audit/audit-event.ts';
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { auditEventType, eventNames } from '../platform/events/subjects.ts';
 import { newId } from '../platform/ids.ts';
@@ -16,6 +15,7 @@ import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { idField, textField, updatedFields } from '../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../platform/rpc.ts';
+import { holdsEveryScope } from '../platform/scopes.ts';
 import { urlProblems } from './sending/webhook-call.ts';
 import { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
@@ -141,8 +141,8 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
 
 /** Throws PERMISSION_DENIED if the events include those of the audit log, which the caller may not read. */
 function checkMayReceive(caller: Caller, events: readonly string[]): void {
-  if (caller.scopes.has(auditScope) || !events.some((event) => event === '*' || event === auditEventType)) return;
-  throw permissionDenied(`the scope ${auditScope} is required for events of the audit log: list others by name`);
+  if (holdsEveryScope(caller) || !events.some((event) => event === '*' || event === auditEventType)) return;
+  throw permissionDenied('every scope is required for events of the audit log: list others by name');
 }
 
 function checkedEvents(events: readonly string[]): string[] {

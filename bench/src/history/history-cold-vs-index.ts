@@ -12,6 +12,7 @@ import { createLogger } from '../../../apiserver/src/platform/observability/logg
 import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
 import { ColdFiles } from '../../../apiserver/src/telemetry/cold/cold-files.ts';
 import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
+import { mergeNextRuns, packLeaves } from '../../../apiserver/src/telemetry/leaves/packing.ts';
 import { readPoints } from '../../../apiserver/src/telemetry/read/history.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { startDatabase } from '../environment.ts';
@@ -50,6 +51,8 @@ export const historyColdVsIndex: Benchmark = {
       );
       for (let number = 0; number < days; number += 1) await fillDay(database, tenantId, deviceIds, number);
       while (await indexNextSegment(database));
+      while (await packLeaves(database));
+      while (await mergeNextRuns(database));
       const turned = (morePoints: number, moreBytes: number) => {
         points += morePoints;
         bytes += moreBytes;
@@ -57,10 +60,13 @@ export const historyColdVsIndex: Benchmark = {
       const parts = { database, logger, store, files: cold, hotSeconds: 0, turned };
       if (tenantId === 'cold') await doColdWork(parts, new AbortController().signal);
     }
+    await database.pool.query('DELETE FROM leaf_runs WHERE replaced_at IS NOT NULL');
+    // Without the space of deleted rows, which new ones take.
+    await database.pool.query('VACUUM FULL leaf_blocks');
     const { rows } = await database.system((tx) =>
       tx.query<{ points: number; leaves: number }>(
         `SELECT sum(pg_total_relation_size('telemetry_segment_' || segment_id))::float8 AS points,
-           sum(pg_total_relation_size('leaf_index_' || segment_id))::float8 AS leaves
+           (SELECT sum(pg_total_relation_size(name)) FROM unnest(ARRAY['leaf_blocks', 'leaf_runs']) AS name)::float8 AS leaves
          FROM telemetry_segments WHERE state = 'indexed'`,
       ),
     );
@@ -68,7 +74,7 @@ export const historyColdVsIndex: Benchmark = {
     const perPoint = {
       'bytes per cold point without its hash': bytes / points - hashBytes,
       'bytes per hot point': rows[0]!.points / ofTenant,
-      'bytes per point of the index of leaves': rows[0]!.leaves / ofTenant,
+      'bytes per point of the index of leaves': rows[0]!.leaves / (2 * ofTenant),
     };
     const measure = (tenantId: string) => async () => {
       const milliseconds: number[] = [];
@@ -105,7 +111,7 @@ async function fillDay(database: Database, tenantId: string, deviceIds: readonly
     const start = firstDay / 1_000_000_000n + BigInt(number) * 86_400n;
     await tx.query(
       `INSERT INTO telemetry_segment_${id} (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload, received)
-       SELECT seconds * 1000000000, device, md5(n::text)::uuid, place, $1, kellet_sha256d('\\x01'::bytea
+       SELECT seconds * 1000000000, device, md5($1 || seconds)::uuid, place - 1, $1, kellet_sha256d('\\x01'::bytea
          || int2send(length($1)::int2) || convert_to($1, 'UTF8') || int2send(36::int2) || convert_to(device::text, 'UTF8')
          || int8send(seconds) || convert_to(payload, 'UTF8')), payload, seconds * 1000
        FROM generate_series(0, ${pointsPerDay - 1}) AS n
@@ -116,9 +122,16 @@ async function fillDay(database: Database, tenantId: string, deviceIds: readonly
            CASE WHEN n % 2 = 0 THEN 'heating' ELSE 'idle' END) AS payload) AS made`,
       [tenantId, deviceIds, start],
     );
+    // A batch has the points of a minute.
     await tx.query(
-      `INSERT INTO leaf_index_${id} (tenant_id, prefix, batch_id, leaf_index, device_id)
-       SELECT tenant_id, substring(data_hash FROM 1 FOR 8)::int8, batch_id, leaf_index, device_id FROM telemetry_segment_${id}`,
+      `INSERT INTO anchor_batches (tenant_id, batch_id, anchor_mode, status, writer_id, count, leaves)
+       SELECT tenant_id, batch_id, 'merkle', 'confirmed', batch_id, count(*), string_agg(data_hash, '' ORDER BY leaf_index)
+       FROM telemetry_segment_${id} GROUP BY tenant_id, batch_id`,
+    );
+    await tx.query(
+      `INSERT INTO unpacked_leaves (tenant_id, batch_id, is_proven, devices)
+       SELECT tenant_id, batch_id, true, string_agg(uuid_send(device_id), '' ORDER BY leaf_index)
+       FROM telemetry_segment_${id} GROUP BY tenant_id, batch_id`,
     );
     await tx.query(
       `UPDATE telemetry_segments SET state = 'sealed', sealed_at = now(), rows = $2, least_time = $3, greatest_time = $4

@@ -63,10 +63,21 @@ export function copyRows(
 ): Promise<void> {
   if (rows.length === 0) return Promise.resolve();
   const data = Buffer.from(`${rows.map((row) => row.map(textOf).join('\t')).join('\n')}\n`);
+  return copyData(client, `COPY ${table} (${columns.join(', ')}) FROM STDIN`, data);
+}
+
+/** Adds rows, as BinaryRows collects them, to a table that was made or truncated in the same transaction. */
+export function copyBinary(
+  client: pg.ClientBase,
+  table: string,
+  columns: readonly string[],
+  rows: Buffer,
+): Promise<void> {
+  return copyData(client, `COPY ${table} (${columns.join(', ')}) FROM STDIN (FORMAT binary, FREEZE)`, rows);
+}
+
+function copyData(client: pg.ClientBase, text: string, data: Buffer): Promise<void> {
   return new Promise((resolve, reject) => {
-    const copy = new Copy(`COPY ${table} (${columns.join(', ')}) FROM STDIN`, data, (error) =>
-      error ? reject(error) : resolve(),
-    );
-    client.query(copy);
+    client.query(new Copy(text, data, (error) => (error ? reject(error) : resolve())));
   });
 }

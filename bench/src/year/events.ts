@@ -15,6 +15,8 @@ import type { Sizes } from './sizes.ts';
 
 const rowsAtOnce = 5000;
 const yearMilliseconds = 365 * 86_400_000;
+/** On so many days the users of a tenant change something. For each there is a cold file with the heads of the log. */
+const daysOfTenant = 50;
 
 const columns = {
   events: [
@@ -34,6 +36,7 @@ export async function fillAuditLog(client: pg.ClientBase, { tenants, auditEvents
   const start = Date.now() - yearMilliseconds;
   const heads = new Map<string, ChainHead>();
   const anchorEvery = Math.max(1, Math.round(auditEvents / others));
+  const eventsOfDay = Math.max(1, Math.round(auditEvents / tenants / daysOfTenant));
   const events: Value[][] = [];
   const anchors: Value[][] = [];
   const store = async () => {
@@ -41,8 +44,10 @@ export async function fillAuditLog(client: pg.ClientBase, { tenants, auditEvents
     await copyRows(client, 'audit_anchors', columns.anchors, anchors.splice(0));
   };
   for (let n = 0; n < auditEvents; n += 1) {
-    const tenantId = `tenant-${1 + (n % tenants)}`;
-    const time = start + Math.round((n / auditEvents) * yearMilliseconds);
+    const [tenant, nth] = [n % tenants, Math.floor(n / tenants)];
+    const tenantId = `tenant-${1 + tenant}`;
+    const day = (Math.floor(nth / eventsOfDay) + tenant / tenants) / Math.ceil(auditEvents / tenants / eventsOfDay);
+    const time = start + Math.round(day * (yearMilliseconds - 86_400_000)) + (nth % eventsOfDay) * 60_000;
     const [event] = chainEvents(heads.get(tenantId) ?? emptyHead, [recordOf(tenantId, n, time)]);
     const { sequence, hash, previousHash, actor, resource } = event!;
     heads.set(tenantId, { sequence, hash });

@@ -176,18 +176,26 @@ export function fleetFillings(sizes: Sizes): Filling[] {
       rows: `SELECT tenant_id, device_id, sha256(n::text::bytea), 1 FROM ${ofDevices} WHERE n % 2 = 1`,
     },
     {
-      table: 'telemetry_segments',
-      columns: 'writer_id, state, rows, least_time, greatest_time, opened_at, sealed_at, indexed_at, has_leaves',
-      rows: `SELECT year.id('writer', n / 100), 'cold', 1, 1, 2, now() - interval '1 year', now() - interval '1 year', now() - interval '1 year', false
-        FROM ${series(Math.min(some, 50_000))}`,
-    },
-    {
       table: 'rule_last_points',
       columns: 'tenant_id, device_id, time, payload',
       rows: `SELECT tenant_id, device_id, 1, '{}' FROM ${ofDevices}`,
     },
   ];
 }
+
+/** Returns segments that turned cold long ago, and whose leaves are in tables of others. */
+export function segmentsOfBefore({ devices, others }: Sizes): Filling {
+  const segments = Math.min(devices, others, 50_000);
+  return {
+    table: 'telemetry_segments',
+    columns: 'writer_id, state, rows, least_time, greatest_time, opened_at, sealed_at, indexed_at, has_leaves',
+    rows: `SELECT year.id('writer', n / 100), 'cold', 1, 1, 2, now() - interval '1 year', now() - interval '1 year', now() - interval '1 year', false
+      FROM generate_series(1, ${segments}) AS n`,
+  };
+}
+
+/** Tables that `countFleet` fills. */
+export const countedTables = ['device_counts', 'profile_devices'] as const;
 
 /** Statements that count the devices, as triggers would have done. */
 export const countFleet = [

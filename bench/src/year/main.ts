@@ -23,10 +23,10 @@ if (!existsSync(folder)) {
 }
 const report = (line: string) => console.log(line);
 const sizes = sizesOf(Number(process.env['SCALE'] ?? 0.003));
-const { folder: stackFolder, databaseUrl, superuserUrl, close } = await startDatabase(report);
+const { folder: stackFolder, databaseUrl, superuserUrl, restart, close } = await startDatabase(report);
 const coldFolder = join(stackFolder, 'cold');
 try {
-  await fillInstallation({ databaseUrl, superuserUrl, coldFolder }, sizes, report);
+  await fillInstallation({ databaseUrl, superuserUrl, coldFolder, restart }, sizes, report);
   const { planned, findings, failed, unused, unset } = await checkPlans(superuserUrl, folder);
   for (const { file, scope, reads, text } of findings)
     report(`${file} (${scope}) reads ${reads.join(' and ')}:\n    ${text.replace(/\s+/g, ' ').trim()}\n`);

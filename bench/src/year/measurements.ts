@@ -1,8 +1,8 @@
 // The calls measured in an empty and in a populated installation, each as a user or device makes it.
 import pg from 'pg';
 import { mintKey } from '../../../apiserver/src/auth/credentials/api-key-format.ts';
-import { allScopes } from '../../../apiserver/src/auth/roles/roles.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
+import { allScopes } from '../../../apiserver/src/platform/scopes.ts';
 import type { Environment } from '../environment.ts';
 
 /** What the calls need to know about a tenant. */

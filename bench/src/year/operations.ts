@@ -19,6 +19,7 @@ import { createLogger } from '../../../apiserver/src/platform/observability/logg
 import { deleteRows, isPurged } from '../../../apiserver/src/tenant-data/row-purge.ts';
 import { tenantTables } from '../../../apiserver/src/tenant-data/tenant-tables.ts';
 import { TenantApplier } from '../../../apiserver/src/tenants/tenant-applier.ts';
+import { driftPageSize } from '../../../operator/src/drift-repair.ts';
 import { makeTemplate } from '../devices/claims.ts';
 import type { Environment } from '../environment.ts';
 import { mintKeys } from '../streams/device-keys.ts';
@@ -102,8 +103,9 @@ export async function openOperations(environment: Environment, tenantId: string)
         applier.apply(meta, { ...spec, canaryPercent: 50, desiredState: 'RolledBack' }),
       );
       await applier.remove(meta, false);
-      await timed('list for the drift check', async () => {
-        for await (const { workingCopies } of listWorkingCopies(database, new AbortController().signal))
+      await timed('a page of the drift check', async () => {
+        const request = { pageSize: driftPageSize, pageToken: '' };
+        for await (const { workingCopies } of listWorkingCopies(database, request, new AbortController().signal))
           if (!workingCopies?.length) throw new Error('an empty page of working copies');
       });
       await timed('a tenant made', () => makeTenant(tenants));

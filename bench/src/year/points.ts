@@ -1,30 +1,17 @@
-// The points of a populated installation with their batches, transactions and blocks: every proof is valid. Points are stored as a
-// writer stores them; the code of apiserver then builds the indexes and the cold files.
-import {
-  blockHash,
-  bumpOfTree,
-  commitmentScript,
-  fromDisplayHex,
-  merkleLevels,
-  serialiseBump,
-  serialiseTransaction,
-  toDisplayHex,
-  transactionId,
-} from '@kellet/verify';
+// The points of a populated installation with their batches, transactions and blocks: every proof is valid. Hot points are stored as a
+// writer stores them; cold ones are handed over to what writes the cold files.
+import { blockHash, toDisplayHex } from '@kellet/verify';
 import type pg from 'pg';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
-import { hashBytes, type HashText, leafHash, merkleRoot } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
-import { writePayload } from '../../../apiserver/src/telemetry/points/payload.ts';
 import { mineHeader } from '../../../dev/devchain/block.ts';
-import { copyRows, type Value } from './copy.ts';
+import { batchColumns, BatchRows, type BlockPlace, coinColumns, idText, transactionColumns } from './batch-rows.ts';
+import type { BinaryRows } from './binary-rows.ts';
+import { type ColdDay, ColdDayBuilder } from './cold-day.ts';
+import { copyBinary, copyRows, type Value } from './copy.ts';
+import { MadeBlock, type SendingDevice, valueOf } from './made-block.ts';
+import { type HeadPoint, Segment, type Send } from './segment.ts';
 import type { Sizes } from './sizes.ts';
-
-/** A device, from year.devices. */
-interface Device {
-  readonly tenant_id: string;
-  readonly device_id: string;
-}
 
 /** A row of audit_anchors. */
 interface AnchoredHead {
@@ -34,361 +21,320 @@ interface AnchoredHead {
   readonly time: Date;
 }
 
-interface MadePoint {
-  readonly deviceId: string;
-  readonly seconds: number;
-  readonly payload: string;
-  readonly dataHash: HashText;
-}
+/** Tables that points alone fill. */
+export const pointTables = [
+  ...['anchor_batches', 'chain_transactions', 'wallet_outputs', 'block_headers', 'telemetry_latest', 'proven_leaves'],
+] as const;
 
-/** Statement that counts the proven leaves, as a trigger would have done. */
-export const countLeaves = `INSERT INTO proven_leaves (tenant_id, part, leaves)
-  SELECT tenant_id, -1, sum(octet_length(leaves) / 32) FROM anchor_batches WHERE status = 'confirmed' GROUP BY tenant_id`;
+/** The index of batches whose entries come in no order. The others grow at their end, and need no second pass over the batches. */
+export const unorderedIndex = 'anchor_batches_by_txid';
 
-const yearSeconds = 365 * 86_400;
+const daySeconds = 86_400;
+const yearSeconds = 365 * daySeconds;
 const blockSeconds = 600;
 /** Minimum batches per block: small installations have fewer blocks. */
 const leastBatchesPerBlock = 100;
 /** Parts of the devices that have points, one after another. */
 const turns = 100;
-const batchesAtOnce = 5000;
 /** Transactions of this time and the coins that they spent are kept, as KELLET_TRANSACTION_RETENTION_DAYS has it by default. */
-const transactionSeconds = 30 * 86_400;
+const transactionSeconds = 30 * daySeconds;
 /** Points of the last days are in the database, and the others in cold files, if there are five times as many. */
 export const hotDays = 60;
 /** Of a segment; small installations have smaller ones, so that most of them turn cold. */
 const mostPoints = 1_000_000;
 const leastSegments = 24;
+/** Bytes that are sent with one COPY. */
+const copyBytes = 4 * 1024 * 1024;
+const rowsAtOnce = 5000;
+/** Reports of progress. */
+const reports = 20;
 
-/** Bytes of a signature and a public key, which nothing verifies again. */
-const unlockingScript = Buffer.alloc(107, 7);
+const headerColumns = ['height', 'block_hash', 'header'];
+const provenColumns = ['tenant_id', 'part', 'leaves'];
+const latestColumns = ['tenant_id', 'device_id', 'document'];
 
-interface MadeBatch {
-  readonly tenantId: string;
-  readonly batchId: string;
-  readonly sealedAt: number;
-  readonly leaves: readonly HashText[];
-  readonly root: HashText;
-  readonly coin: { readonly txid: string; readonly index: number };
-  readonly raw: Uint8Array;
-  readonly id: Uint8Array;
+/** What the filling needs. */
+export interface PointFillingParts {
+  /** In a transaction in which the tables of points were truncated. */
+  readonly client: pg.ClientBase;
+  /** Another connection, for reading. */
+  readonly reader: pg.ClientBase;
+  /** Whoever owns the tables. */
+  readonly owner: string;
+  readonly sizes: Sizes;
+  /** Takes cold points of a tenant and a date, and waits until there is room for more. */
+  readonly storeCold: (day: ColdDay, buffers: ArrayBuffer[]) => Promise<void>;
+  /** Called with the part that is done. */
+  readonly progress: (done: number) => void;
 }
 
-const columns = {
-  points: ['time', 'device_id', 'batch_id', 'leaf_index', 'tenant_id', 'data_hash', 'payload', 'received'],
-  leaves: ['tenant_id', 'prefix', 'batch_id', 'leaf_index', 'device_id'],
-  batches: [
-    ...[
-      'tenant_id',
-      'batch_id',
-      'anchor_mode',
-      'status',
-      'writer_id',
-      'count',
-      'leaves',
-      'merkle_root',
-      'txid',
-      'raw_tx',
-    ],
-    ...['bump', 'block_height', 'block_hash', 'attempts', 'created_at', 'sealed_at', 'submitted_at', 'confirmed_at'],
-  ],
-  transactions: [
-    ...[
-      'txid',
-      'purpose',
-      'batch_id',
-      'lease',
-      'raw_tx',
-      'attempt',
-      'state',
-      'processor_status',
-      'bump',
-      'block_height',
-    ],
-    ...['block_hash', 'created_at'],
-  ],
-  coins: ['txid', 'output_index', 'public_key', 'satoshis', 'state', 'leased_by', 'created_at'],
-  headers: ['height', 'block_hash', 'header'],
-};
-
-const publicKey = `02${'ab'.repeat(32)}`;
-const text = (seconds: number): string => new Date(seconds * 1000).toISOString();
-
-/** Returns the signed big-endian first eight bytes of a hash, as in leaf_index. */
-const prefixOf = (hash: HashText): bigint => Buffer.from(hash.slice(0, 8), 'latin1').readBigInt64BE();
+const dayOf = (seconds: number): number => Math.floor(seconds / daySeconds);
+const idBytes = (id: string): Buffer => Buffer.from(id.replaceAll('-', ''), 'hex');
 
 /** Fills the year up to now. The audit log must have been filled before: its anchored heads are points too. */
 export class PointFilling {
-  private readonly client: pg.Client;
-  private readonly sizes: Sizes;
-  private readonly openSegment: (writerId: string) => Promise<bigint>;
-  private readonly startSeconds = Math.floor(Date.now() / 1000) - yearSeconds;
+  private readonly parts: PointFillingParts;
+  private readonly endSeconds = Math.floor(Date.now() / 1000);
+  private readonly startSeconds = this.endSeconds - yearSeconds;
   private readonly writerId = newId();
+  private readonly pointsOfBatch: number;
   private readonly pointsOfSegment: number;
-  private segment:
-    { id: bigint; points: Value[][]; leaves: Value[][]; rows: number; least: bigint; greatest: bigint } | undefined;
+  private readonly rows = new BatchRows(this.writerId, copyBytes);
+  private readonly headers: Value[][] = [];
+  private readonly block = new MadeBlock();
+  /** Points of the block's batches that no device sent, by their place. */
+  private readonly headPoints = new Map<number, HeadPoint>();
+  private segment: Segment | undefined;
   private height = 0;
   private previous: Uint8Array = new Uint8Array(32);
-  private coins = { txid: '', next: 0 };
-  private devices: readonly Device[] = [];
+  private devices: readonly SendingDevice[] = [];
+  private deviceIds: ReadonlyMap<string, readonly string[]> = new Map();
+  private readonly coldDays = new Map<string, ColdDayBuilder>();
+  private turn = -1;
   private heads: AnchoredHead[] = [];
   private made = 0;
+  /** Leaves of proven batches by tenant. */
+  private readonly proven = new Map<string, number>();
   /** What was sent to the database last: it stores while the next is made. */
   private storing: Promise<unknown> = Promise.resolve();
-  private readonly newest = new Map<string, { device: Device; time: bigint; value: number }>();
+  /** The newest point of each device of this turn. */
+  private readonly newest = new Map<SendingDevice, { readonly seconds: number; readonly number: number }>();
 
-  /** `openSegment` opens a segment as the owner of the database. */
-  constructor(client: pg.Client, sizes: Sizes, openSegment: (writerId: string) => Promise<bigint>) {
-    this.client = client;
-    this.openSegment = openSegment;
-    this.sizes = sizes;
-    this.pointsOfSegment = Math.min(mostPoints, Math.ceil((sizes.coldPoints + sizes.hotPoints) / leastSegments));
+  constructor(parts: PointFillingParts) {
+    this.parts = parts;
+    const { coldPoints, hotPoints, batches } = parts.sizes;
+    this.pointsOfBatch = Math.max(1, Math.round((coldPoints + hotPoints) / batches));
+    this.pointsOfSegment = Math.min(mostPoints, Math.ceil((coldPoints + hotPoints) / leastSegments));
   }
 
   /** Makes everything, oldest first. */
-  async run(progress: (done: number) => void): Promise<void> {
-    const { batches, pendingBatches, devices } = this.sizes;
-    await this.client.query('INSERT INTO telemetry_writers (writer_id, closed_at) VALUES ($1, now())', [this.writerId]);
-    await this.client.query(
+  async run(): Promise<void> {
+    const { client, reader, progress, sizes } = this.parts;
+    const { batches, pendingBatches } = sizes;
+    await client.query('INSERT INTO telemetry_writers (writer_id, closed_at) VALUES ($1, now())', [this.writerId]);
+    await reader.query(
       `DECLARE heads CURSOR WITH HOLD FOR
        SELECT tenant_id, sequence, encode(hash, 'hex') AS hash, time FROM audit_anchors ORDER BY time`,
     );
-    await this.mine([], this.startSeconds);
+    await this.mine(this.startSeconds);
     const blocks = Math.min(yearSeconds / blockSeconds, Math.ceil(batches / leastBatchesPerBlock));
+    const timeOf = (block: number) => this.startSeconds + Math.round((block / (blocks + 1)) * yearSeconds);
     for (let block = 0, done = 0; block < blocks; block += 1) {
-      const until = Math.round(((batches - pendingBatches) * (block + 1)) / blocks);
-      const time = this.startSeconds + Math.round(((block + 1) / (blocks + 1)) * yearSeconds);
-      // Devices take turns, some of the largest tenant and those of a few others at a time: a cold file has the points of a tenant and
-      // a day, so there would be hundreds of thousands of small ones if every tenant had points each day.
-      if (block % Math.max(1, Math.ceil(blocks / turns)) === 0 || this.devices.length === 0)
-        await this.nextDevices(
-          Math.floor(((block / blocks) * devices) / 2),
-          Math.ceil(devices / Math.min(turns, blocks) / 2),
-        );
-      const of: MadeBatch[] = [];
-      for (; done < until; done += 1) of.push(this.makeBatch(time - 30, done));
-      of.push(...(await this.makeHeadBatches(time - 30)));
-      await this.mine(of, time);
-      if (this.segment && this.segment.rows >= this.pointsOfSegment) await this.endSegment();
-      if (block % Math.ceil(blocks / 10) === 0) progress(done / batches);
+      const time = timeOf(block + 1);
+      // The batches of a block are of one date.
+      const from = Math.max(timeOf(block), dayOf(time - 60) * daySeconds);
+      await this.takeTurns(Math.min(turns, blocks), dayOf(time - 60));
+      const count = Math.round(((batches - pendingBatches) * (block + 1)) / blocks) - done;
+      for (let index = 1; index <= count; index += 1)
+        this.makeBatch(from + Math.round(((time - 30 - from) * index) / count), done + index);
+      done += count;
+      await this.makeHeadBatches(time - 30);
+      await this.mine(time);
+      if (block % Math.ceil(blocks / reports) === 0) progress(done / batches);
     }
-    const pending = Array.from({ length: pendingBatches }, (_, index) =>
-      this.makeBatch(this.startSeconds + yearSeconds - 60, batches - pendingBatches + index),
-    );
-    pending.push(...(await this.makeHeadBatches(this.startSeconds + yearSeconds)));
-    await this.client.query('CLOSE heads');
-    await this.store(pending, undefined);
-    await this.endSegment();
-    await this.storing;
+    for (let index = 1; index <= pendingBatches; index += 1)
+      this.makeBatch(this.endSeconds - 60, batches - pendingBatches + index);
+    await this.makeHeadBatches(this.endSeconds);
+    await reader.query('CLOSE heads');
+    // They are in no block yet, but have the ids of their transactions.
+    this.block.buildTree(Buffer.alloc(32));
+    await this.storeBlock(undefined);
     await this.storeLatest();
+    await this.storeColdDays(Infinity);
+    await this.endSegment();
+    await this.flush(0);
+    // As a trigger counts them.
+    const leaves = [...this.proven].map(([tenantId, count]) => [tenantId, 0, count]);
+    await this.next(() => copyRows(client, 'proven_leaves', provenColumns, leaves));
+    await this.storing;
   }
 
+  /**
+   * Devices take turns, some of the largest tenant and those of about ten others at a time: a cold file has the points of a tenant and a
+   * day, so there would be hundreds of thousands of small ones if every tenant had points each day.
+   */
+  private async takeTurns(count: number, day: number): Promise<void> {
+    const turn = Math.floor(((day - dayOf(this.startSeconds)) * count) / (yearSeconds / daySeconds + 1));
+    if (turn === this.turn) return;
+    this.turn = turn;
+    const { devices } = this.parts.sizes;
+    await this.nextDevices(Math.floor((turn * devices) / count / 2), Math.ceil(devices / count / 2));
+  }
+
+  /** Makes other devices send points from now on, unless there are no more. */
   private async nextDevices(offset: number, count: number): Promise<void> {
-    const { rows } = await this.client.query<Device>(
-      `SELECT * FROM (SELECT tenant_id, device_id FROM year.devices WHERE tenant = 1 AND n % 500 <> 0
-         ORDER BY n OFFSET $1 LIMIT $2) AS largest
-       UNION ALL
-       SELECT * FROM (SELECT tenant_id, device_id FROM year.devices WHERE tenant > 1 AND n % 500 <> 0
-         ORDER BY tenant, n OFFSET $1 LIMIT $2) AS others`,
+    const { rows } = await this.parts.reader.query<{ tenant_id: string; device_id: string }>(
+      `SELECT tenant_id, device_id FROM (
+         (SELECT tenant_id, device_id FROM year.devices WHERE tenant = 1 AND n % 500 <> 0
+          ORDER BY n OFFSET $1 LIMIT $2)
+         UNION ALL
+         (SELECT tenant_id, device_id FROM year.devices WHERE tenant > 1 AND n % 500 <> 0
+          ORDER BY tenant, n OFFSET $1 LIMIT $2)) AS d
+       ORDER BY tenant_id COLLATE "C", device_id`,
       [offset, count],
     );
-    if (rows.length > 0) this.devices = rows;
+    if (rows.length === 0) return;
+    await this.storeLatest();
+    const byTenant = Map.groupBy(rows, (row) => row.tenant_id);
+    this.deviceIds = new Map([...byTenant].map(([tenantId, own]) => [tenantId, own.map((row) => row.device_id)]));
+    this.devices = [...byTenant].flatMap(([tenantId, own]) =>
+      own.map(({ device_id: deviceId }, place) => ({ tenantId, deviceId, bytes: idBytes(deviceId), place })),
+    );
   }
 
-  private makeBatch(sealedAt: number, number: number): MadeBatch {
-    const { coldPoints, hotPoints, batches } = this.sizes;
-    const count = Math.max(1, Math.round((coldPoints + hotPoints) / batches));
-    const device = this.devices[number % this.devices.length]!;
-    const { tenant_id: tenantId, device_id: deviceId } = device;
-    const points = Array.from({ length: count }, (_, index): MadePoint => {
-      const seconds = sealedAt - count + index;
-      const value = this.made % 1000;
-      this.made += 1;
-      const payload = writePayload({
-        numericValues: { temperature: value, voltage: 3.3 },
-        stringValues: { state: 'on' },
-      });
-      this.newest.set(deviceId, { device, time: BigInt(seconds) * 1_000_000_000n, value });
-      return { deviceId, seconds, payload, dataHash: leafHash(tenantId, deviceId, seconds, payload) };
+  /** Stores the latest values of devices that send no more points. */
+  private async storeLatest(): Promise<void> {
+    const rows = [...this.newest].map(([{ tenantId, deviceId }, { seconds, number }]) => {
+      const time = `${seconds}000000000`;
+      const numeric = { temperature: [valueOf(number), time], voltage: [3.3, time] };
+      return [tenantId, deviceId, JSON.stringify({ time, numeric, string: { state: ['on', time] } })];
     });
-    return this.sealBatch(tenantId, points, sealedAt);
+    this.newest.clear();
+    for (let first = 0; first < rows.length; first += rowsAtOnce)
+      await this.next(() =>
+        copyRows(this.parts.client, 'telemetry_latest', latestColumns, rows.slice(first, first + rowsAtOnce)),
+      );
+  }
+
+  private makeBatch(sealedAt: number, number: number): void {
+    const { pointsOfBatch: count, made, devices } = this;
+    const device = devices[number % devices.length]!;
+    // All of one date, and so in one cold file.
+    const last = dayOf(sealedAt - count) === dayOf(sealedAt - 1) ? sealedAt : dayOf(sealedAt - 1) * daySeconds;
+    this.block.addBatch(device, last - count, made, count, sealedAt);
+    this.newest.set(device, { seconds: last - 1, number: made + count - 1 });
+    this.made += count;
   }
 
   /** Makes a batch for each head of an audit log that was anchored before a time and has none yet. */
-  private async makeHeadBatches(before: number): Promise<MadeBatch[]> {
-    const batches: MadeBatch[] = [];
+  private async makeHeadBatches(before: number): Promise<void> {
     for (;;) {
-      if (this.heads.length === 0) this.heads = (await this.client.query<AnchoredHead>('FETCH 1000 FROM heads')).rows;
-      const head = this.heads[0];
-      if (!head || head.time.getTime() >= before * 1000) return batches;
-      this.heads.shift();
+      if (this.heads.length === 0)
+        this.heads = (await this.parts.reader.query<AnchoredHead>('FETCH 1000 FROM heads')).rows.reverse();
+      const head = this.heads.at(-1);
+      if (!head || head.time.getTime() >= before * 1000) return;
+      this.heads.pop();
       const seconds = Math.floor(head.time.getTime() / 1000);
       const point = auditHeadPoint({ ...head, tenantId: head.tenant_id }, seconds);
-      batches.push(this.sealBatch(head.tenant_id, [{ ...point, seconds }], before));
+      this.headPoints.set(this.block.size, { ...point, bytes: idBytes(point.deviceId) });
+      this.block.addLeaf(head.tenant_id, point.dataHash, seconds, before);
+      this.made += 1;
     }
   }
 
-  private sealBatch(tenantId: string, points: readonly MadePoint[], sealedAt: number): MadeBatch {
-    const batchId = newId();
-    const segment = (this.segment ??= { id: 0n, points: [], leaves: [], rows: 0, least: 1n << 62n, greatest: 0n });
-    points.forEach(({ deviceId, seconds, payload, dataHash }, index) => {
-      const time = BigInt(seconds) * 1_000_000_000n;
-      const bytes = Buffer.from(dataHash, 'latin1');
-      segment.points.push([time, deviceId, batchId, index, tenantId, bytes, payload, BigInt(sealedAt) * 1000n]);
-      segment.leaves.push([tenantId, prefixOf(dataHash), batchId, index, deviceId]);
-      if (time < segment.least) segment.least = time;
-      if (time > segment.greatest) segment.greatest = time;
-      segment.rows += 1;
-    });
-    const leaves = points.map(({ dataHash }) => dataHash);
-    const root = merkleRoot(leaves);
-    const coin = this.nextCoin();
-    const commitment = {
-      merkleRoot: Buffer.from(root, 'latin1'),
-      batchId,
-      timestampSeconds: sealedAt,
-      count: leaves.length,
-    };
-    const raw = serialiseTransaction({
-      version: 1,
-      inputs: [
-        {
-          previousTxid: fromDisplayHex(coin.txid),
-          previousOutputIndex: coin.index,
-          unlockingScript,
-          sequence: 0xffff_ffff,
-        },
-      ],
-      outputs: [{ satoshis: 0n, lockingScript: commitmentScript(commitment) }],
-      lockTime: 0,
-    });
-    return {
-      ...{ tenantId, batchId, sealedAt, leaves, root, coin, raw, id: transactionId(raw) },
-    };
-  }
-
-  /** Coins come from transactions outside the installation, a thousand from each. */
-  private nextCoin(): { txid: string; index: number } {
-    if (this.coins.txid === '' || this.coins.next === 1000) {
-      this.coins = { txid: newId().replaceAll('-', '').padEnd(64, '0'), next: 0 };
-    }
-    const { txid, next } = this.coins;
-    this.coins.next += 1;
-    return { txid, index: next };
-  }
-
-  /** Mines a block with the transactions of these batches and stores everything. */
-  private async mine(batches: readonly MadeBatch[], time: number): Promise<void> {
+  /** Mines a block with the transactions of the batches that were made, and stores everything. */
+  private async mine(time: number): Promise<void> {
     // A block has a transaction of its miner.
-    const miners = new Uint8Array(32).fill(this.height % 251);
-    const tree = merkleLevels([miners, ...batches.map(({ id }) => id)]);
-    const header = mineHeader(this.previous, tree.at(-1)![0]!, time);
+    const root = this.block.buildTree(Buffer.alloc(32, this.height % 251));
+    const header = mineHeader(this.previous, root, time);
     this.previous = blockHash(header);
-    const hash = toDisplayHex(this.previous);
-    await this.copyNext('block_headers', columns.headers, [[this.height, hash, Buffer.from(header)]]);
-    const bumps = batches.map((_, index) => Buffer.from(serialiseBump(bumpOfTree(this.height, tree, index + 1))));
-    await this.store(batches, { height: this.height, hash, time, bumps });
+    const place = { height: this.height, hash: toDisplayHex(this.previous), time };
+    this.headers.push([place.height, place.hash, Buffer.from(header)]);
+    await this.storeBlock(place);
     this.height += 1;
   }
 
-  /** Sends rows once those before are stored, and does not wait for them. */
-  private async copyNext(table: string, names: readonly string[], rows: readonly (readonly Value[])[]): Promise<void> {
+  /** Stores the batches that were made, and their points. */
+  private async storeBlock(place: BlockPlace | undefined): Promise<void> {
+    const { block, rows } = this;
+    const keepsTransactions = !place || place.time >= this.endSeconds - transactionSeconds;
+    for (let index = 0; index < block.size; index += 1) {
+      rows.add(block, index, place, keepsTransactions);
+      const tenantId = block.tenantIds[index]!;
+      if (place) this.proven.set(tenantId, (this.proven.get(tenantId) ?? 0) + block.counts[index]!);
+      await this.storePoints(index);
+    }
+    this.headPoints.clear();
+    block.clear();
+    // Heads of earlier days may have been anchored since the last block.
+    if (place) await this.storeColdDays(dayOf(place.time - 60));
+    await this.flush(copyBytes);
+  }
+
+  private async storePoints(index: number): Promise<void> {
+    if (this.segment && this.segment.size >= this.pointsOfSegment) await this.endSegment();
+    const segment = (this.segment ??= await this.openSegment());
+    const head = this.headPoints.get(index);
+    // A promise for each batch would cost as much as its rows.
+    if (segment.add(this.block, index, head)) await segment.flush();
+    if (segment.isCold) this.addCold(index, head);
+  }
+
+  private addCold(index: number, head: HeadPoint | undefined): void {
+    const { block } = this;
+    const tenantId = block.tenantIds[index]!;
+    const [firstSeconds, received] = [block.firstSeconds[index]!, block.sealedAt[index]!];
+    const day = dayOf(firstSeconds);
+    const key = `${tenantId}/${day}`;
+    let held = this.coldDays.get(key);
+    if (!held) {
+      held = new ColdDayBuilder(tenantId, day, this.deviceIds.get(tenantId) ?? [], this.pointsOfBatch);
+      this.coldDays.set(key, held);
+    }
+    const [ids, leaves] = [
+      [block.ids, index * 16],
+      [block.leaves, block.leavesAt[index]!],
+    ] as const;
+    if (head) {
+      const [{ deviceId, payload }, dataHash] = [head, Buffer.from(head.dataHash, 'latin1')];
+      held.addOther({ deviceId, payload, dataHash, seconds: firstSeconds, batchId: idText(...ids), received });
+    } else {
+      const [device, firstNumber] = [block.devices[index]!.place, block.firstNumber[index]!];
+      held.add({ device, firstSeconds, firstNumber, received }, ids, leaves);
+    }
+  }
+
+  /** Hands over the cold points of the dates before a day. */
+  private async storeColdDays(before: number): Promise<void> {
+    for (const [key, held] of this.coldDays) {
+      if (held.day >= before) continue;
+      this.coldDays.delete(key);
+      const { day, buffers } = held.end();
+      await this.parts.storeCold(day, buffers);
+    }
+  }
+
+  /** Opens a segment as the owner of the database. It is cold if it will be complete before the points that are hot. */
+  private async openSegment(): Promise<Segment> {
+    const { client, owner, sizes } = this.parts;
     await this.storing;
-    this.storing = copyRows(this.client, table, names, rows);
-    // Whoever waits for it next gets the error.
-    this.storing.catch(() => undefined);
-  }
-
-  private async store(
-    batches: readonly MadeBatch[],
-    block: { height: number; hash: string; time: number; bumps: readonly Buffer[] } | undefined,
-  ): Promise<void> {
-    const { height = null, hash = null } = block ?? {};
-    for (let first = 0; first < batches.length; first += batchesAtOnce) {
-      const some = batches.slice(first, first + batchesAtOnce);
-      const bumpOf = (index: number) => block?.bumps[first + index] ?? null;
-      await this.copyNext(
-        'anchor_batches',
-        columns.batches,
-        some.map((batch, index) => [
-          ...[
-            batch.tenantId,
-            batch.batchId,
-            'merkle',
-            block ? 'confirmed' : 'seen',
-            this.writerId,
-            batch.leaves.length,
-          ],
-          ...[
-            hashBytes(batch.leaves),
-            Buffer.from(batch.root, 'latin1'),
-            toDisplayHex(batch.id),
-            Buffer.from(batch.raw),
-          ],
-          ...[bumpOf(index), height, hash, 1, text(batch.sealedAt - 30), text(batch.sealedAt), text(batch.sealedAt)],
-          block ? text(block.time) : null,
-        ]),
-      );
-      if (block && block.time < this.startSeconds + yearSeconds - transactionSeconds) continue;
-      await this.copyNext(
-        'chain_transactions',
-        columns.transactions,
-        some.map((batch, index) => [
-          ...[toDisplayHex(batch.id), 'anchor', batch.batchId, batch.batchId, Buffer.from(batch.raw), 1],
-          ...[block ? 'final' : 'pending', block ? 'MINED' : 'SEEN_ON_NETWORK', bumpOf(index), height, hash],
-          text(batch.sealedAt),
-        ]),
-      );
-      await this.copyNext(
-        'wallet_outputs',
-        columns.coins,
-        some.map(({ coin, batchId, sealedAt }) => [
-          ...[coin.txid, coin.index, publicKey, 1, block ? 'spent' : 'leased', batchId, text(sealedAt - 3600)],
-        ]),
-      );
-    }
-    if (this.segment && this.segment.points.length >= batchesAtOnce) await this.storePoints();
-  }
-
-  private async storePoints(): Promise<void> {
-    const { segment } = this;
-    if (!segment) return;
-    if (segment.id === 0n) {
-      segment.id = await this.openSegment(this.writerId);
-    }
-    await this.copyNext(`telemetry_segment_${segment.id}`, columns.points, segment.points.splice(0));
-    await this.copyNext(`leaf_index_${segment.id}`, columns.leaves, segment.leaves.splice(0));
+    await client.query(`SET LOCAL ROLE ${client.escapeIdentifier(owner)}`);
+    const { rows } = await client.query<{ id: string }>('SELECT telemetry_open_hot_segment($1) AS id', [this.writerId]);
+    await client.query('RESET ROLE');
+    const total = sizes.coldPoints + sizes.hotPoints;
+    const endsAt = this.startSeconds + ((this.made + this.pointsOfSegment) / total) * yearSeconds;
+    const send: Send = (table, names, data) => this.next(() => copyBinary(client, table, names, data));
+    return new Segment(BigInt(rows[0]!.id), endsAt < this.endSeconds - hotDays * daySeconds, send, copyBytes);
   }
 
   private async endSegment(): Promise<void> {
-    if (!this.segment) return;
-    await this.storePoints();
-    await this.storing;
-    const { id, rows, least, greatest } = this.segment;
+    const { segment } = this;
+    if (!segment) return;
     this.segment = undefined;
-    await this.client.query(
-      `UPDATE telemetry_segments SET state = 'sealed', rows = $2, least_time = $3, greatest_time = $4, counted = true,
-         sealed_at = to_timestamp($4::int8 / 1000000000), opened_at = to_timestamp($3::int8 / 1000000000) WHERE segment_id = $1`,
-      [id, rows, least, greatest],
-    );
+    await segment.flush();
+    await this.storing;
+    await segment.end(this.parts.client);
   }
 
-  private async storeLatest(): Promise<void> {
-    const rows = [...this.newest.values()].map(({ device, time, value }) => [
-      device.tenant_id,
-      device.device_id,
-      JSON.stringify({
-        time: String(time),
-        numeric: { temperature: [value, String(time)], voltage: [3.3, String(time)] },
-        string: { state: ['on', String(time)] },
-      }),
-    ]);
-    for (let first = 0; first < rows.length; first += batchesAtOnce)
-      await copyRows(
-        this.client,
-        'telemetry_latest',
-        ['tenant_id', 'device_id', 'document'],
-        rows.slice(first, first + batchesAtOnce),
-      );
+  /** Sends the rows of batches and headers, if there are so many bytes. */
+  private async flush(least: number): Promise<void> {
+    const { client } = this.parts;
+    const copyAll = async (table: string, names: readonly string[], rows: BinaryRows) => {
+      if (!rows.isEmpty && rows.size >= least) await this.next(() => copyBinary(client, table, names, rows.take()));
+    };
+    await copyAll('anchor_batches', batchColumns, this.rows.batches);
+    await copyAll('chain_transactions', transactionColumns, this.rows.transactions);
+    await copyAll('wallet_outputs', coinColumns, this.rows.coins);
+    if (this.headers.length < (least === 0 ? 1 : rowsAtOnce)) return;
+    const headers = this.headers.splice(0);
+    await this.next(() => copyRows(client, 'block_headers', headerColumns, headers));
+  }
+
+  /** Sends something once what was sent before is stored, and does not wait for it. */
+  private async next(send: () => Promise<void>): Promise<void> {
+    await this.storing;
+    this.storing = send();
+    // Whoever waits for it next gets the error.
+    this.storing.catch(() => undefined);
   }
 }

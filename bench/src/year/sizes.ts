@@ -46,7 +46,7 @@ export function sizesOf(scale: number): Sizes {
     groups: of(20_000, leastTenants),
     rollouts: of(10_000, leastTenants),
     activeRollouts: of(200, 2),
-    rolloutDevices: of(1000, 100),
+    rolloutDevices: of(1000, 150),
     coldPoints: of(100_000_000),
     hotPoints: of(20_000_000),
     batches: of(30_000_000),

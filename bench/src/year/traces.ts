@@ -2,6 +2,9 @@
 import type { Filling } from './fleet.ts';
 import type { Sizes } from './sizes.ts';
 
+/** KELLET_ROLLOUT_RETENTION_DAYS by default. */
+const rolloutDays = 180;
+
 /** Returns the tables of rollouts, commands and what follows from requests. */
 export function traceFillings(sizes: Sizes): Filling[] {
   const { tenants, devices, rollouts, activeRollouts, rolloutDevices, commands, others } = sizes;
@@ -10,6 +13,8 @@ export function traceFillings(sizes: Sizes): Filling[] {
   // Every second rollout is one of the largest tenant.
   const tenantOf = (n: string) => `CASE WHEN ${n} % 2 = 0 THEN 1 ELSE 2 + ${n} / 2 % ${tenants - 1} END`;
   const isActive = (n: string) => `${n} > ${rollouts - activeRollouts}`;
+  // Of the rollouts that completed before, the devices are deleted.
+  const firstWithDevices = Math.floor(rollouts * (1 - rolloutDays / 365)) + 1;
   return [
     {
       table: 'ota_packages',
@@ -21,10 +26,11 @@ export function traceFillings(sizes: Sizes): Filling[] {
     {
       table: 'ota_rollouts',
       columns: `tenant_id, rollout_id, name, namespace, display_name, package_id, profile_id, spec, phase, outcome, pause_conditions,
-        eligible, scheduled, succeeded, cohort_ready, created_at, updated_at`,
+        eligible, scheduled, succeeded, cohort_ready, has_devices, created_at, updated_at`,
       rows: `SELECT year.tenant(t), year.id('rollout', n), 'rollout-' || n, 'kellet-tenant-' || t, 'rollout-' || n, year.id('package', n), year.id('profile', t),
         '{"rollout": {"percentage": 100}}'::jsonb, CASE WHEN ${isActive('n')} THEN 'paused' ELSE 'completed' END,
         CASE WHEN ${isActive('n')} THEN '' ELSE 'succeeded' END, '[]'::jsonb, ${rolloutDevices}, ${rolloutDevices}, ${rolloutDevices}, true,
+        n >= ${firstWithDevices},
         ${within('n', rollouts)}, ${within('n', rollouts)}
         FROM ${series(rollouts)}, LATERAL (SELECT ${tenantOf('n')} AS t) AS of`,
     },
@@ -33,7 +39,7 @@ export function traceFillings(sizes: Sizes): Filling[] {
       columns: `tenant_id, rollout_id, device_id, state, stage_percent, firmware_version, correlation_id, updated_at`,
       rows: `SELECT d.tenant_id, year.id('rollout', r.n), d.device_id, CASE WHEN ${isActive('r.n')} AND place % 10 = 0 THEN 'sent' ELSE 'successful' END, 100,
         '1.0.0', gen_random_uuid(), ${within('r.n', rollouts)}
-        FROM generate_series(1, ${rollouts}) AS r (n), LATERAL (SELECT ${tenantOf('r.n')} AS t) AS of,
+        FROM generate_series(${firstWithDevices}, ${rollouts}) AS r (n), LATERAL (SELECT ${tenantOf('r.n')} AS t) AS of,
           LATERAL (SELECT *, row_number() OVER () AS place FROM year.devices WHERE tenant = t AND n % 500 <> 0 ORDER BY n LIMIT ${rolloutDevices}) AS d`,
     },
     {

@@ -3,14 +3,20 @@
 //
 //   SCALE=0.01 ROUNDS=20 IDLE_SECONDS=60 node bench/src/year/year.ts
 //
-// Prints the table of docs/performance.md. First runs fsck on a sample of the tenants.
+// ONLY is a pattern of the names in the table (`operations` for what is not a single request). Batches are anchored on the local chain,
+// which continues the headers of the year.
+// Prints the table of docs/performance.md, and writes it to .kellet/year.md. First runs fsck on a sample of the tenants.
+import { mkdir, writeFile } from 'node:fs/promises';
+import { loadavg } from 'node:os';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { type Environment, startEnvironment } from '../environment.ts';
 import { median } from '../harness.ts';
 import { checkSample } from './check-sample.ts';
 import { coldSettings, fillInstallation } from './installation.ts';
-import { callOnce, measurements, openTenant } from './measurements.ts';
+import { callOnce, measurements, openTenant, type TenantAccess } from './measurements.ts';
 import { openOperations, type Operations } from './operations.ts';
 import { timeOfStart } from './processes.ts';
 import { type Sizes, sizesOf, smallSizes } from './sizes.ts';
@@ -22,15 +28,51 @@ const blocks = 3;
 /** Callers at once while CPU time is measured. */
 const atOnce = 8;
 const settleSeconds = 30;
+/** Pattern of the names of what is measured. */
+const only = new RegExp(process.env['ONLY'] ?? '');
 const idleSeconds = Number(process.env['IDLE_SECONDS'] ?? 60);
 const sizes = sizesOf(scale);
-const report = (line: string) => console.error(line);
+const folder = join(import.meta.dirname, '../../../.kellet');
+const started = performance.now();
+const report = (line: string) => console.error(`${((performance.now() - started) / 60_000).toFixed(1)} min: ${line}`);
+const table: string[] = [];
+const print = (line: string): void => {
+  console.log(line);
+  table.push(line);
+};
 
 /** Returns the duration of one request to the process, in milliseconds. */
 async function timeOf(url: string): Promise<number> {
   const started = performance.now();
   await (await fetch(url)).arrayBuffer();
   return performance.now() - started;
+}
+
+const patienceMilliseconds = 60_000;
+
+/** Sends a point and waits until its batch is proven. Returns the duration in milliseconds. */
+async function timeToProof(access: TenantAccess, n: number): Promise<number> {
+  const client = new pg.Client({ connectionString: access.databaseUrl });
+  await client.connect();
+  try {
+    const { rows } = await client.query<{ now: Date }>('SELECT clock_timestamp() AS now');
+    const ingest = measurements.find(({ name }) => name === 'ingest of one point')!;
+    const started = performance.now();
+    const [, status] = await callOnce(ingest, access, n);
+    if (status !== 200) throw new Error(`ingest: ${status}`);
+    for (;;) {
+      const proven = await client.query(
+        `SELECT FROM anchor_batches WHERE tenant_id = 'tenant-1' AND created_at >= $1 AND status = 'confirmed' LIMIT 1`,
+        [rows[0]!.now],
+      );
+      const milliseconds = performance.now() - started;
+      if (proven.rowCount) return milliseconds;
+      if (milliseconds > patienceMilliseconds) throw new Error('a new batch is not proven');
+      await sleep(20);
+    }
+  } finally {
+    await client.end();
+  }
 }
 
 /** CPU time of the apiserver and of PostgreSQL, in milliseconds. */
@@ -40,6 +82,9 @@ const cpuOf = ({ pids }: Environment): number =>
 /** Starts an installation with so many rows. */
 const startFilled = (rows: Sizes): Promise<Environment> =>
   startEnvironment(report, 1000, {
+    chain: true,
+    // So that batches are anchored while calls are measured.
+    settings: { KELLET_BATCH_SECONDS: '2' },
     fill: async (address) => {
       await fillInstallation(address, rows, report);
       return coldSettings(address);
@@ -58,14 +103,14 @@ try {
     const before = houses.map(cpuOf);
     await sleep(idleSeconds * 1000);
     const idle = houses.map((environment, index) => (cpuOf(environment) - before[index]!) / idleSeconds);
-    console.log(
+    print(
       `| call | small, ms | full, ms | ratio | small, ms of CPU | full, ms of CPU | ratio |\n|---|---|---|---|---|---|---|`,
     );
     const cells = ([first, second]: readonly number[]) =>
       `${first!.toFixed(1)} | ${second!.toFixed(1)} | ${(second! / first!).toFixed(2)}`;
     const line = (name: string, times: readonly number[], cpu?: readonly number[]) =>
-      console.log(`| ${name} | ${cells(times)} | ${cpu ? cells(cpu) : '| |'} |`);
-    for (const measurement of measurements) {
+      print(`| ${name} | ${cells(times)} | ${cpu ? cells(cpu) : '| |'} |`);
+    for (const measurement of measurements.filter(({ name }) => only.test(name))) {
       const times: [number[], number[]] = [[], []];
       const cpu: [number, number] = [0, 0];
       const statuses = new Set<string>();
@@ -100,9 +145,11 @@ try {
     }
     const times = new Map<string, [number[], number[]]>();
     const operations: Operations[] = [];
+    const operationRounds = only.test('operations') ? rounds + 2 : 0;
     try {
-      for (const environment of houses) operations.push(await openOperations(environment, 'tenant-1'));
-      for (let n = 0; n < rounds + 2; n += 1) {
+      for (const environment of operationRounds > 0 ? houses : [])
+        operations.push(await openOperations(environment, 'tenant-1'));
+      for (let n = 0; n < operationRounds; n += 1) {
         for (const [index, operation] of operations.entries()) {
           for (const [name, milliseconds] of await operation.run(n)) {
             const both = times.get(name) ?? [[], []];
@@ -119,18 +166,20 @@ try {
       for (const operation of operations) await operation.close();
     }
     for (const [name, both] of times) line(name, both.map(median));
-    const starts: [number[], number[]] = [[], []];
-    for (let n = 0; n < 3; n += 1) {
-      for (const [index, environment] of houses.entries()) starts[index]!.push(await timeOfStart(environment));
-    }
-    line('start of an apiserver', starts.map(median));
-    const scrapes: [number[], number[]] = [[], []];
-    for (let n = 0; n < 2 * rounds; n += 1) {
-      for (const [index, { metrics }] of houses.entries()) scrapes[index]!.push(await timeOf(metrics));
-    }
-    line('scrape of metrics', scrapes.map(median));
-    console.log(`| the idle apiserver and PostgreSQL, a second | | | | ${cells(idle)} |`);
-    console.log(`\n${JSON.stringify({ scale, ...sizes })}`);
+    const measure = async (name: string, times: number, run: (house: 0 | 1, n: number) => Promise<number>) => {
+      if (!only.test(name)) return;
+      const both: [number[], number[]] = [[], []];
+      for (let n = 0; n < times; n += 1) for (const house of [0, 1] as const) both[house].push(await run(house, n));
+      line(name, both.map(median));
+    };
+    await measure('start of an apiserver', 3, (house) => timeOfStart(houses[house]));
+    await measure('a new batch, until it is proven', rounds, (house, n) => timeToProof(accesses[house]!, n));
+    await measure('scrape of metrics', 2 * rounds, (house) => timeOf(houses[house].metrics));
+    print(`| the idle apiserver and PostgreSQL, a second | | | | ${cells(idle)} |`);
+    const minutes = ((performance.now() - started) / 60_000).toFixed(1);
+    print(`\n${JSON.stringify({ scale, rounds, minutes, load: loadavg(), ...sizes })}`);
+    await mkdir(folder, { recursive: true });
+    await writeFile(join(folder, 'year.md'), `${table.join('\n')}\n`);
   } finally {
     await full.close();
   }

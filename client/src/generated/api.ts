@@ -4626,7 +4626,7 @@ export interface components {
         };
         /** @description Who acted. */
         AuditEventActor: {
-            /** @description user, service, platform, kubernetes; template for the claim of a device; public if unknown. */
+            /** @description user, service, platform, kubernetes, device; template for the claim of a device, provider for single sign-on; system, command and control (the holder of the control secret) for what happens without a call; public if unknown. */
             kind: string;
             /** @description Id of the user, key or template; the name of a Kubernetes account. */
             id: string;

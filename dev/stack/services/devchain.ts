@@ -13,11 +13,13 @@ export interface DevchainOptions {
   callbackSecret: Secret;
   /** Milliseconds between blocks while transactions wait; devchain's default if absent. */
   blockMilliseconds?: string | undefined;
+  /** File with the headers that the chain continues. */
+  headersFile?: string | undefined;
 }
 
 /** Starts devchain under the supervisor (process `devchain`) and resolves with its base URL. */
 export async function startDevchain(options: DevchainOptions): Promise<string> {
-  const { supervisor, folder, port, callbackSecret, blockMilliseconds } = options;
+  const { supervisor, folder, port, callbackSecret, blockMilliseconds, headersFile } = options;
   const url = `http://127.0.0.1:${port}`;
   await supervisor.start({
     name: 'devchain',
@@ -27,6 +29,7 @@ export async function startDevchain(options: DevchainOptions): Promise<string> {
       KELLET_DEVCHAIN_PORT: String(port),
       KELLET_DEVCHAIN_DIR: folder,
       KELLET_DEVCHAIN_BLOCK_MS: blockMilliseconds,
+      KELLET_DEVCHAIN_HEADERS_FILE: headersFile,
       KELLET_CALLBACK_HMAC_SECRET: undefined,
       KELLET_CALLBACK_HMAC_SECRET_FILE: callbackSecret.path,
     },

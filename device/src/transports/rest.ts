@@ -58,6 +58,23 @@ const json = (bytes: Uint8Array): unknown => {
   }
 };
 
+/**
+ * Returns a signal that also aborts after a time, until it is released. Signals of `AbortSignal.any` and `AbortSignal.timeout` live
+ * until their time has come, and then all abort, which costs more than the rest of a quick request.
+ */
+function limit(signal: AbortSignal, milliseconds: number): { signal: AbortSignal; release: () => void } {
+  const controller = new AbortController();
+  const abort = (): void => controller.abort(signal.reason);
+  if (signal.aborted) abort();
+  const timer = setTimeout(() => controller.abort(new Error('timed out')), milliseconds);
+  signal.addEventListener('abort', abort);
+  const release = (): void => {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', abort);
+  };
+  return { signal: controller.signal, release };
+}
+
 interface Call {
   query?: Record<string, string | number>;
   body?: unknown;
@@ -101,7 +118,7 @@ export class RestProtocol implements Protocol {
     signal: AbortSignal,
   ): Promise<HttpResponse> {
     const query = Object.entries(call.query ?? {}).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
-    const limited = AbortSignal.any([signal, AbortSignal.timeout(call.milliseconds ?? callMilliseconds)]);
+    const limited = limit(signal, call.milliseconds ?? callMilliseconds);
     let response;
     try {
       response = await this.sendHttp({
@@ -113,11 +130,13 @@ export class RestProtocol implements Protocol {
           ...call.headers,
         },
         body: call.body === undefined ? undefined : JSON.stringify(call.body),
-        signal: limited,
+        signal: limited.signal,
       });
     } catch (error) {
       signal.throwIfAborted();
       throw unavailable(`${method} ${path}: ${error instanceof Error ? error.message : 'no response'}`, error);
+    } finally {
+      limited.release();
     }
     if (response.status >= 200 && response.status < 300) return response;
     throw httpError(response.status, json(response.body), response.header('retry-after'));

@@ -8,7 +8,7 @@ import type { AssignedPackage, OtaReport } from '../messages.ts';
 import type { Transport } from '../transports/transport.ts';
 import { FileSlots, startImage } from './file-slots.ts';
 import { activeVersion } from './slots.ts';
-import { Updater } from './updater.ts';
+import { downloadArtifact, Updater } from './updater.ts';
 
 const image = randomBytes(700_000);
 const digest = createHash('sha256').update(image).digest();
@@ -184,6 +184,26 @@ describe('updates', () => {
     const platform = new Platform('1.1');
     platform.fail = (what) => (what === 'report' ? unavailable('away') : undefined);
     expect(await start(platform).updater.update()).to.equal('installed');
+  });
+
+  it('report progress once for each percent, however large the image is', async () => {
+    const percents: number[] = [];
+    const transport = {
+      chunk: async (_id: string, _offset: number, length: number) => image.subarray(0, length),
+      report: async ({ progress_percent }: OtaReport) => void percents.push(progress_percent!),
+    } as unknown as Transport;
+    const download = async (size_bytes: number) => {
+      const assigned = { ...new Platform('1.1').assigned!, size_bytes };
+      const insisting = {
+        backoff: { firstMilliseconds: 1, longestMilliseconds: 1 },
+        signal: new AbortController().signal,
+      };
+      percents.length = 0;
+      await downloadArtifact({ transport, assigned, present: 0, append: async () => undefined, insisting });
+      return [...percents];
+    };
+    expect(await download(1_000_000_000)).to.deep.equal(Array.from({ length: 99 }, (_, index) => index + 1));
+    expect(await download(2_000_000)).to.deep.equal([26, 52, 78]);
   });
 
   it('do not install a package that is withdrawn during the download', async () => {

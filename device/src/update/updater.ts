@@ -13,7 +13,7 @@ import * as slots from './slots.ts';
  */
 export type UpdateOutcome = 'installed' | 'reported' | 'left';
 
-/** Bytes between two reports of progress. */
+/** Bytes between two reports of progress, of which there are at most a hundred. */
 const progressBytes = 512 * 1024;
 
 /** The package is no longer assigned to the device. */
@@ -36,7 +36,7 @@ export interface Download {
 export async function downloadArtifact({ transport, assigned, ...download }: Download): Promise<boolean> {
   const { package_id, rollout_id, size_bytes } = assigned;
   const { signal } = download.insisting;
-  let reported = download.present;
+  let reported = { bytes: download.present, percent: Math.floor((download.present * 100) / size_bytes) };
   for (let offset = download.present; offset < size_bytes;) {
     const length = Math.min(chunkBytes, size_bytes - offset);
     let bytes: Uint8Array;
@@ -53,9 +53,10 @@ export async function downloadArtifact({ transport, assigned, ...download }: Dow
     }
     await download.append(bytes);
     offset += length;
-    if (offset - reported >= progressBytes && offset < size_bytes) {
-      reported = offset;
-      const report = { rollout_id, progress_percent: Math.floor((offset * 100) / size_bytes) };
+    const percent = Math.floor((offset * 100) / size_bytes);
+    if (offset - reported.bytes >= progressBytes && percent > reported.percent && offset < size_bytes) {
+      reported = { bytes: offset, percent };
+      const report = { rollout_id, progress_percent: percent };
       // Progress reports are optional.
       await transport.report(report, signal).catch((error: unknown) => download.insisting.onError?.(error));
     }

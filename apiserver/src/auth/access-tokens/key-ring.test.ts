@@ -1,5 +1,7 @@
 import { expect } from 'chai';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { MovableClock, newSigningKey } from '../testing/test-platform.ts';
 import { AccessTokens } from './access-tokens.ts';
@@ -27,6 +29,7 @@ describe('the keys that sign and verify at a time', () => {
 describe('the key ring', () => {
   let test: TestDatabase;
   let clock: MovableClock;
+  let audit: AuditTrail;
   const configuredKey = newSigningKey();
   const logger = createLogger('silent');
   const session = '0190a000-0000-7000-8000-000000000001';
@@ -37,12 +40,13 @@ describe('the key ring', () => {
     test = await createTestDatabase();
     clock = new MovableClock();
     clock.advance(Date.now() - clock.now());
+    audit = new AuditTrail({ database: test.database, clock, logger, metrics: createMetrics() });
   });
   afterEach(() => test.drop());
 
   const process = (settings: { rotationDays?: number; configuredKey?: string } = {}) => {
     const ring = new KeyRing({
-      ...{ database: test.database, clock, logger, configuredKey, rotationDays: 0 },
+      ...{ database: test.database, clock, logger, audit, configuredKey, rotationDays: 0 },
       ...settings,
     });
     const tokens = new AccessTokens(ring, clock);
@@ -143,12 +147,22 @@ describe('the key ring', () => {
   it('is listed and rotated by a command', async () => {
     const lines: string[] = [];
     const run = (...args: string[]) =>
-      runKeysCommand(args, { database: test.database, logger, configuredKey, write: (line) => lines.push(line) });
+      runKeysCommand(args, {
+        database: test.database,
+        logger,
+        audit,
+        configuredKey,
+        write: (line) => lines.push(line),
+      });
     expect(await run('rotate')).to.equal(0);
     expect(await run('list')).to.equal(0);
     expect(lines).to.have.length(3);
     const newest = (JSON.parse(lines[2]!) as { kid: string }).kid;
     expect(lines[0]).to.contain(newest);
+    const { rows } = await test.database.system((tx) =>
+      tx.query('SELECT action, resource_id FROM audit_pending WHERE tenant_id = $1', ['']),
+    );
+    expect(rows).to.deep.equal([{ action: 'auth.signing_key_added', resource_id: newest }]);
     for (const args of [[], ['list', 'x'], ['drop']]) expect(await run(...args)).to.equal(2);
   });
 

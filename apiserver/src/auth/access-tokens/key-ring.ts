@@ -12,6 +12,8 @@ import {
   randomBytes,
 } from 'node:crypto';
 import { calculateJwkThumbprint, exportJWK } from 'jose';
+import { systemFacts } from '../../platform/audit/audit-event.ts';
+import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { holdLock, signingKeysLock } from '../../platform/database/advisory-locks.ts';
@@ -58,6 +60,7 @@ export const verifyingKeys = <Key extends Pick<RingKey, 'signsFrom'>>(keys: read
 
 /** Dependencies of the ring. */
 export interface KeyRingParts {
+  readonly audit: Pick<AuditTrail, 'within'>;
   readonly database: Database;
   readonly clock: Clock;
   readonly logger: Logger;
@@ -131,7 +134,7 @@ export class KeyRing {
    * does not sign yet, is returned instead of another one. `ifOlderMilliseconds` adds one only if the newest is older.
    */
   async rotate(ifOlderMilliseconds = -Infinity): Promise<string | undefined> {
-    const { database, clock, logger } = this.parts;
+    const { database, clock, logger, audit } = this.parts;
     const keyId = await database.system(async (tx) => {
       await holdLock(tx, signingKeysLock);
       const now = clock.now();
@@ -141,7 +144,9 @@ export class KeyRing {
       // How long the configured key has signed is not known: it is replaced at the first opportunity.
       if (now - newest.signsFrom < ifOlderMilliseconds) return undefined;
       await this.forget(tx, keys, now);
-      return this.add(tx, now);
+      const added = await this.add(tx, now);
+      await audit.within(tx, systemFacts('auth.signing_key_added', { kind: 'signing_key', id: added }));
+      return added;
     });
     await this.load();
     if (keyId !== undefined) logger.info({ key: keyId }, 'a key for access tokens was added');

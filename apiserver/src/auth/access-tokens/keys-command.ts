@@ -1,4 +1,5 @@
 // The command kellet-apiserver keys: replaces the key that signs access tokens.
+import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { systemClock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -12,6 +13,7 @@ export async function runKeysCommand(
   parts: {
     readonly database: Database;
     readonly logger: Logger;
+    readonly audit: Pick<AuditTrail, 'within'>;
     readonly configuredKey: string;
     readonly write: (line: string) => void;
   },

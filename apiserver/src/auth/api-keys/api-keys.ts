@@ -8,12 +8,13 @@ import { invalidArgument, notFound, permissionDenied } from '../../platform/erro
 import { newId } from '../../platform/ids.ts';
 import { idField, textField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
+import { scopeAreas } from '../../platform/scopes.ts';
 import { mintKey } from '../credentials/api-key-format.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { LastUsed } from '../credentials/last-used.ts';
 import { notifyRevoked } from '../credentials/revocations.ts';
 import { type Grant, grantBeyond, type Rights } from '../roles/rights.ts';
-import { scopeAreas, unknownScopes } from '../roles/roles.ts';
+import { unknownScopes } from '../roles/roles.ts';
 import { type KeyLimits, lifetimeWithin, limitsOf, limitsOfNewKey } from './key-limits.ts';
 
 interface KeyRow {

@@ -1,5 +1,6 @@
 import { expect } from 'chai';
-import { allScopes, deviceScopes, type Role, scopesOfRole, unknownScopes } from './roles.ts';
+import { allScopes } from '../../platform/scopes.ts';
+import { deviceScopes, type Role, scopesOfRole, unknownScopes } from './roles.ts';
 
 describe('roles', () => {
   for (const [role, scope, holds] of [

@@ -1,26 +1,5 @@
-// Scopes, and the roles that are sets of them. The only place that decides what a role may do.
-
-/** The areas of scopes. `entities` covers customers, assets and entity views. */
-export const scopeAreas = [
-  'devices',
-  'profiles',
-  'provisioning',
-  'telemetry',
-  'rpc',
-  'ota',
-  'rules',
-  'anchors',
-  'verify',
-  'alarms',
-  'entities',
-  'users',
-  'keys',
-  'tenant',
-  'events',
-] as const;
-
-/** The scopes that a credential of a person or a service account can hold. */
-export const allScopes: readonly string[] = scopeAreas.flatMap((area) => [`${area}:read`, `${area}:write`]);
+// The roles, which are sets of scopes. The only place that decides what a role may do.
+import { allScopes } from '../../platform/scopes.ts';
 
 /** A role as it is stored and named in the API. */
 export type Role = 'platform_admin' | 'tenant_admin' | 'operator' | 'viewer';

@@ -19,55 +19,55 @@ export class LoginThrottle {
   }
 
   /**
-   * Runs one attempt. The work returns undefined when the sign-in failed, which is counted, and adds to its argument the
-   * tenants whose accounts it tried (empty: the platform). Throws RESOURCE_EXHAUSTED with the time to wait, without
-   * running it, while earlier failures of the pair or the address block it. Attempts of the same pair run one after
+   * Runs one attempt: `read` finds the accounts that it tries, and `work` returns the one that it fits, or undefined when the
+   * sign-in failed, which is counted. Throws RESOURCE_EXHAUSTED with the time to wait, without running the work, while earlier
+   * failures of the pair or the address block it. Attempts of the same pair run one after
    * another, so that concurrent guesses are counted like successive ones. A success ends the count of the pair if its
    * failures concern no other tenant than the account's.
    */
   attempt<T extends { readonly tenant_id: string | null }>(
     account: string,
     address: string,
-    work: (tried: Set<string>) => Promise<T | undefined>,
+    read: (tx: Transaction) => Promise<readonly T[]>,
+    work: (accounts: readonly T[]) => Promise<T | undefined>,
   ): Promise<T | undefined> {
     const block = addressBlock(address);
     const pair = subject('pair', account, block);
     const alone = subject('address', block);
     return this.turns.run(pair.toString('hex'), async () => {
-      await this.refuseBlocked([pair, alone]);
-      const tried = new Set<string>();
-      const result = await work(tried);
-      await this.database.system(async (tx) => {
-        if (result !== undefined) {
-          // Signing in to one account must not reset the count of guesses at others: that of the address stays, and that of the pair
-          // if an account of another tenant was tried, where anyone may have made a user with this e-mail. The subject is the primary
-          // key: at most one row is deleted, however many users share the e-mail.
-          await tx.query('DELETE FROM login_failures WHERE subject = $1 AND tenant_ids <@ ARRAY[$2]', [
+      // In one message to the database.
+      const [failures, accounts] = await this.database.systemRead((tx) =>
+        Promise.all([failuresOf(tx, [pair, alone]), read(tx)]),
+      );
+      this.refuseBlocked(failures);
+      const result = await work(accounts);
+      if (result === undefined) {
+        const tenantIds = [...new Set(accounts.map(({ tenant_id: tenantId }) => tenantId ?? ''))];
+        await this.database.system(async (tx) => {
+          await this.count(tx, pair, pairRule);
+          if (tenantIds.length > 0) await noteAccount(tx, pair, { email: account, address: block, tenantIds });
+          await this.count(tx, alone, addressRule);
+        });
+      } else if (failures.some(({ subject: counted }) => counted.equals(pair))) {
+        // Signing in to one account must not reset the count of guesses at others: that of the address stays, and that of the pair
+        // if an account of another tenant was tried, where anyone may have made a user with this e-mail. The subject is the primary
+        // key: at most one row is deleted, however many users share the e-mail.
+        await this.database.system((tx) =>
+          tx.query('DELETE FROM login_failures WHERE subject = $1 AND tenant_ids <@ ARRAY[$2]', [
             pair,
             result.tenant_id ?? '',
-          ]);
-          return;
-        }
-        await this.count(tx, pair, pairRule);
-        if (tried.size > 0) await noteAccount(tx, pair, { email: account, address: block, tenantIds: [...tried] });
-        await this.count(tx, alone, addressRule);
-      });
+          ]),
+        );
+      }
       return result;
     });
   }
 
-  private async refuseBlocked(subjects: readonly Buffer[]): Promise<void> {
-    const now = new Date(this.clock.now());
-    const { rows } = await this.database.systemRead((tx) =>
-      tx.query<{ blocked_until: Date }>(
-        'SELECT blocked_until FROM login_failures WHERE subject = ANY($1) AND blocked_until > $2',
-        [subjects, now],
-      ),
-    );
-    const until = Math.max(...rows.map((row) => row.blocked_until.getTime()));
-    if (rows.length > 0) {
-      const seconds = Math.ceil((until - now.getTime()) / 1000);
-      throw resourceExhausted('too many failed sign-ins: try again later', seconds);
+  private refuseBlocked(failures: readonly FailureRow[]): void {
+    const now = this.clock.now();
+    const until = Math.max(0, ...failures.map((row) => row.blocked_until.getTime()));
+    if (until > now) {
+      throw resourceExhausted('too many failed sign-ins: try again later', Math.ceil((until - now) / 1000));
     }
   }
 
@@ -129,6 +129,20 @@ export interface LockoutRow {
   failures: number;
   blocked_until: Date;
   tenant_ids: string[];
+}
+
+/** What is counted of a pair or an address. */
+interface FailureRow {
+  subject: Buffer;
+  blocked_until: Date;
+}
+
+async function failuresOf(tx: Transaction, subjects: readonly Buffer[]): Promise<FailureRow[]> {
+  const { rows } = await tx.query<FailureRow & Record<string, unknown>>(
+    'SELECT subject, blocked_until FROM login_failures WHERE subject = ANY($1)',
+    [subjects],
+  );
+  return rows;
 }
 
 /** Records which accounts a count concerns. */

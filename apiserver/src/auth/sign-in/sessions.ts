@@ -2,6 +2,7 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -85,7 +86,9 @@ export class Sessions {
     origin: SessionOrigin,
     start: SessionStart = { aal: 'aal1' },
   ): Promise<TokenPair | undefined> {
-    const opened = await this.database.system((tx) => this.openWithin(tx, userId, origin, start));
+    const opened = await retryConflicts(() =>
+      this.database.frequentSystem((tx) => this.openWithin(tx, userId, origin, start)),
+    );
     return opened && this.issue(opened);
   }
 
@@ -100,12 +103,15 @@ export class Sessions {
     const sessionId = newId();
     const familyExpiresAt = now + familyDays * 86_400_000;
     const refreshToken = randomBytes(32).toString('base64url');
-    const { rowCount } = await tx.query(
-      `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, aal, created_at, last_used_at,
-         authenticated_at, expires_at, sso_provider, sso_id_token, sso_sid)
-       SELECT $1, tenant_id, user_id, $3, $4, $5, $6, $6, $6, $7, $8, $9, $11 FROM users
-       WHERE user_id = $2 AND NOT disabled AND ($5 = 'aal2' OR NOT mfa_enrolled)
-         AND ($10::text IS NULL OR password_hash = $10) FOR SHARE`,
+    const inserted = tx.query(
+      `WITH opened AS (
+         INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, aal, created_at, last_used_at,
+           authenticated_at, expires_at, sso_provider, sso_id_token, sso_sid)
+         SELECT $1, tenant_id, user_id, $3, $4, $5, $6, $6, $6, $7, $8, $9, $11 FROM users
+         WHERE user_id = $2 AND NOT disabled AND ($5 = 'aal2' OR NOT mfa_enrolled)
+           AND ($10::text IS NULL OR password_hash = $10) FOR SHARE
+         RETURNING session_id)
+       INSERT INTO refresh_tokens (token_hash, session_id, expires_at) SELECT $12, session_id, $13 FROM opened`,
       [
         sessionId,
         userId,
@@ -118,11 +124,12 @@ export class Sessions {
         atProvider?.idToken ?? null,
         passwordHash ?? null,
         atProvider?.sid ?? null,
+        credentialHash(refreshToken),
+        new Date(refreshExpiry(now, familyExpiresAt)),
       ],
     );
-    if (rowCount === 0) return undefined;
-    await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
-    const session = (await sessionState(tx, sessionId))!;
+    const [, session] = await Promise.all([inserted, sessionState(tx, sessionId)]);
+    if (!session) return undefined;
     // The caller has already proven their identity, so this reveals nothing.
     if (session.tenant_deleted) throw tenantDeleted();
     if (session.tenant_suspended) throw tenantSuspended();

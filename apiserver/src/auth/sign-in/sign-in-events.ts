@@ -62,6 +62,24 @@ export class SignInEvents {
     });
   }
 
+  /** Records what a sign-in at a provider changes about a user, in the transaction that does so. */
+  byProvider(
+    tx: Transaction,
+    action: 'auth.user_provisioned' | 'auth.identity_linked' | 'auth.role_mapped',
+    user: TriedAccount,
+    provider: string,
+    origin: SessionOrigin,
+  ): Promise<void> {
+    return this.audit.within(tx, {
+      tenantId: user.tenant_id ?? '',
+      actor: { kind: 'provider', id: provider, name: user.email },
+      action,
+      resource: { kind: 'user', id: user.user_id },
+      result: 'OK',
+      ...origin,
+    });
+  }
+
   /** Records a sign-in that failed: in the log of each tenant whose account was tried, or of the platform. */
   failed(failure: FailedSignIn, origin: SessionOrigin): void {
     for (const facts of factsOfFailure(failure, origin)) this.audit.note(facts);

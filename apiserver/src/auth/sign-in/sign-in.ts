@@ -1,7 +1,7 @@
 // Sign-in with e-mail and password: every failure has the same error after the same time.
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
-import type { Database } from '../../platform/database/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { type ErrorCode, KelletError, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import { type AccountRow, findAccounts, replacePasswordHash } from '../accounts/account-store.ts';
@@ -65,10 +65,9 @@ export class SignIn {
   private async attempt(credentials: Credentials, origin: SessionOrigin, isAgain = false): Promise<FirstStep> {
     const { email, password, tenantId } = credentials;
     // The tenant is not part of the key: naming different tenants must not allow more attempts.
-    const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async (tried) => {
+    const read = (tx: Transaction) => findAccounts(tx, email, tenantId);
+    const account = await this.throttle.attempt(email.toLowerCase(), origin.address, read, async (found) => {
       const floor = sleep(failureMilliseconds);
-      const found = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
-      for (const one of found) tried.add(one.tenant_id ?? '');
       const hashes = found.map((one) => one.password_hash);
       const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
       // Accounts of deleted tenants are ignored if there are others.

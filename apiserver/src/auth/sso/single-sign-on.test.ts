@@ -148,6 +148,36 @@ describe('single sign-on', () => {
     expectRefused(await signIn(name, person()));
   });
 
+  it('records in the audit log the users that it creates and links, and the roles that it changes', async () => {
+    const name = await provider({ role_mapping: { ops: 'operator', admins: 'tenant_admin' } });
+    const changesOf = async (userId: unknown): Promise<string[]> => {
+      const { rows } = await at.test.database.system((tx) =>
+        tx.query<{ action: string; actor: string }>(
+          `SELECT action, actor_kind || ' ' || actor_id AS actor FROM (
+             SELECT action, actor_kind, actor_id FROM audit_pending WHERE tenant_id = 'acme' AND resource_id = $1
+             UNION SELECT action, actor_kind, actor_id FROM audit_events WHERE tenant_id = 'acme' AND resource_id = $1
+           ) AS event WHERE actor_kind = 'provider'`,
+          [userId],
+        ),
+      );
+      return rows.map(({ action, actor }) => `${action} by ${actor}`);
+    };
+    const who = person({ groups: ['ops'] });
+    const { user_id: userId } = await userOf(await signIn(name, who));
+    await signIn(name, who);
+    idp.people[who] = { ...idp.people[who], groups: ['admins'] };
+    await signIn(name, who);
+    // The clock stands still.
+    expect(await changesOf(userId)).to.have.members([
+      `auth.user_provisioned by provider ${name}`,
+      `auth.role_mapped by provider ${name}`,
+    ]);
+    const email = `${newId()}@acme.test`;
+    const known = await at.signedIn('operator', 'acme', email);
+    await signIn(name, person({ email, groups: ['ops'] }));
+    expect(await changesOf(known.userId)).to.deep.equal([`auth.identity_linked by provider ${name}`]);
+  });
+
   it('leaves a user without a role whom an administrator has limited to what its groups grant', async () => {
     const name = await provider({ role_mapping: { ops: 'operator' } });
     const who = person({ groups: ['ops'] });

@@ -177,7 +177,11 @@ export class SingleSignOn {
     const person = admit(claims, provider);
     if (typeof person === 'string') throw refuse(person);
     const passwordHash = await (this.unknownPassword ??= hashPassword(randomBytes(32).toString('base64')));
-    const user = await database.tenant(tenantId, (tx) => userOf(tx, provider, person, passwordHash));
+    const user = await database.tenant(tenantId, (tx) =>
+      userOf(tx, provider, person, passwordHash, (action, of) => {
+        return this.parts.events.byProvider(tx, action, of, provider.provider, origin);
+      }),
+    );
     if (typeof user === 'string') throw refuse(user);
     const aal = saysMfa(claims.amr) ? 'aal2' : 'aal1';
     const owner = idTokenOwner(tenantId, user.user_id);
@@ -264,12 +268,16 @@ export class SingleSignOn {
 /** Why a sign-in is refused that began before its tenant was purged: it must leave no row. */
 const purged = 'the tenant is being purged';
 
+/** Records what a sign-in changes about a user. */
+type Record = (action: Parameters<SignInEvents['byProvider']>[1], user: UserRow) => Promise<void>;
+
 /** Returns the user of a person, created if new, or the reason for refusing the sign-in. */
 async function userOf(
   tx: Transaction,
   { tenant_id: tenantId, provider, role_mapping: mapping }: ProviderRow,
   person: Person,
   passwordHash: string,
+  record: Record,
 ): Promise<UserRow | string> {
   if (!(await holdOffPurge(tx, tenantId))) return purged;
   const key = { tenantId, provider, subject: person.subject };
@@ -282,7 +290,10 @@ async function userOf(
   if (known) {
     if (known.disabled) return 'the user is disabled';
     const isMapped = known.provisioned && Object.keys(mapping).length > 0 && known.role !== person.role;
-    return isMapped ? changeRole(tx, known, person.role) : known;
+    if (!isMapped) return known;
+    const changed = await changeRole(tx, known, person.role);
+    if (changed.role !== known.role) await record('auth.role_mapped', changed);
+    return changed;
   }
   const existing = await findUserByEmail(tx, tenantId, person.email);
   if (existing && !isSameMailbox(existing.email, person.email)) return 'the address resembles that of another user';
@@ -292,7 +303,9 @@ async function userOf(
   const user = existing ?? (await insertUser(tx, made));
   if (!user) return 'the address was taken meanwhile';
   const isLinked = await insertIdentity(tx, key, user.user_id, existing === undefined);
-  return isLinked ? user : 'the address belongs to another person at the provider';
+  if (!isLinked) return 'the address belongs to another person at the provider';
+  await record(existing ? 'auth.identity_linked' : 'auth.user_provisioned', user);
+  return user;
 }
 
 /** Returns the URL to which providers return browsers. Throws FAILED_PRECONDITION if it is not known. */

@@ -25,6 +25,7 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { Paging } from '../../platform/requests/paging.ts';
 import { type CallContext, internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { bytesOfIds } from '../../telemetry/leaves/leaf-bytes.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';
 import { startTestChain, type TestChain } from './test-chain.ts';
@@ -156,12 +157,11 @@ export async function sealBatch(
         Buffer.from(merkleRoot(treeLeaves)),
       ],
     );
+    await tx.query('INSERT INTO unpacked_leaves (tenant_id, batch_id, devices) VALUES ($1, $2, $3)', [
+      ...[points[0]!.tenantId, batchId, bytesOfIds(points.map(({ deviceId }) => deviceId))],
+    ]);
     for (const [index, point] of points.entries()) {
       const leaf = Buffer.from(leaves[index]!);
-      await tx.query(
-        'INSERT INTO leaf_index (tenant_id, prefix, batch_id, leaf_index, device_id) VALUES ($1, $2, $3, $4, $5)',
-        [point.tenantId, leaf.readBigInt64BE(), batchId, index, point.deviceId],
-      );
       await tx.query(
         `INSERT INTO telemetry_points (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload)
          VALUES ($1, $2, $3, $4, $5, $6, $7)`,

@@ -1,4 +1,5 @@
 // SQL for anchor batches and the transactions made for them.
+import { boundedCount, mostCounted } from '../../platform/database/bounded-count.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { holdOffPurge, joinTenant } from '../../policies/tenant-reader.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
@@ -114,29 +115,50 @@ export async function reserveAnchor(tx: Transaction, tenantId: string): Promise<
   return rows[0]!.granted > 0n;
 }
 
-/** Counts the sealed batches waiting for their tenant's next day. */
+/** Tenants, or batches of a status, that are looked at for a metric, so that it costs the same however many wait. */
+const mostCompared = 1000;
+
+/** Counts the sealed batches waiting for their tenant's next day, as far as boundedCount counts. */
 export async function countQuotaWaiting(tx: Transaction): Promise<number> {
   const { rows } = await tx.query<{ count: number }>(
-    `SELECT count(*)::int4 AS count FROM anchor_usage
-     JOIN anchor_batches AS batch ON batch.tenant_id = anchor_usage.tenant_id AND ${sealedOther}
-     WHERE ${quotaUsedUp('anchor_usage.tenant_id')}`,
+    `SELECT ${boundedCount(`
+       SELECT FROM (${tenantsWith(sealedOther)} LIMIT $2) AS tenant, LATERAL (
+         SELECT FROM anchor_batches AS batch WHERE batch.tenant_id = tenant.tenant_id AND ${sealedOther}
+         ORDER BY created_at LIMIT ${mostCounted}) AS batch
+       WHERE ${quotaUsedUp('tenant.tenant_id')}`)} AS count`,
+    ['', mostCompared],
   );
   return rows[0]!.count;
 }
 
-/** Counts the batches that are not confirmed, by status. */
+const unconfirmedStatuses = ['open', 'sealed', 'submitted', 'seen', 'failed'] as const;
+
+/** Counts the batches that are not confirmed, by status, as far as boundedCount counts. */
 export async function countUnconfirmed(tx: Transaction): Promise<Map<string, number>> {
   const { rows } = await tx.query<{ status: string; count: number }>(
-    `SELECT status, count(*)::int4 AS count FROM anchor_batches WHERE status <> 'confirmed' GROUP BY status`,
+    unconfirmedStatuses
+      .map(
+        (status) =>
+          `SELECT '${status}' AS status, ${boundedCount(`SELECT FROM anchor_batches WHERE status = '${status}' ORDER BY created_at`)} AS count`,
+      )
+      .join(' UNION ALL '),
   );
   return new Map(rows.map(({ status, count }) => [status, count]));
 }
 
-/** Returns the age of the oldest sealed batch that is not confirmed; 0 if there is none. */
+/**
+ * Returns the age of the oldest sealed batch that is not confirmed; 0 if there is none. Of each status, it looks at the thousand batches
+ * that were opened first.
+ */
 export async function oldestUnconfirmedSeconds(tx: Transaction): Promise<number> {
+  const oldest = unconfirmedStatuses
+    .filter((status) => status !== 'open')
+    .map(
+      (status) =>
+        `(SELECT sealed_at FROM anchor_batches WHERE status = '${status}' ORDER BY created_at LIMIT ${mostCompared})`,
+    );
   const { rows } = await tx.query<{ seconds: number | null }>(
-    `SELECT extract(epoch FROM now() - min(sealed_at))::float8 AS seconds FROM anchor_batches
-     WHERE status NOT IN ('open', 'confirmed')`,
+    `SELECT extract(epoch FROM now() - min(sealed_at))::float8 AS seconds FROM (${oldest.join(' UNION ALL ')}) AS oldest`,
   );
   return rows[0]!.seconds ?? 0;
 }

@@ -52,9 +52,10 @@ describe('manifests of profiles and templates', () => {
       (await applyProfile(dispatcher, acme('drifting'), { type: 'pump', defaultTags: { site: 'north' } })).digest,
       (await applyTemplate(dispatcher, acme('drifting'), key, { profileRef: { name: 'drifting' } })).digest,
     ];
+    const everything = { pageSize: 0, pageToken: '' };
     const listed = async (): Promise<(bigint | undefined)[]> => {
       const copies: { kind?: Kind; name?: string; digest?: bigint }[] = [];
-      for await (const message of listWorkingCopies(test.database, new AbortController().signal)) {
+      for await (const message of listWorkingCopies(test.database, everything, new AbortController().signal)) {
         copies.push(...message.workingCopies!);
       }
       return [Kind.DEVICE_PROFILE, Kind.PROVISIONING_TEMPLATE].map(

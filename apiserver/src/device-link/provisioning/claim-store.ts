@@ -1,6 +1,7 @@
 // SQL of claims.
 import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { rowsOf } from '../../platform/database/index-plans.ts';
 import { tenantExists, tenantNotPurged } from '../../policies/tenant-reader.ts';
 import type { RegisteredKey } from './provision-key.ts';
 
@@ -23,17 +24,21 @@ export interface ClaimTemplateRow {
 }
 
 /**
- * Returns the tenants whose manifests name this hash, in the order in which they did, deleted ones last.
+ * Returns for each hash the tenants whose manifests name it, in the order in which they did, deleted ones last.
  * Works across tenants.
  */
-export async function findKeys(tx: Transaction, keyHash: Buffer): Promise<RegisteredKey[]> {
-  const { rows } = await tx.query<RegisteredKey>(
-    `SELECT k.tenant_id, k.key_hash, k.binding FROM provision_keys k
-     WHERE k.key_hash = $1 AND ${tenantNotPurged('k')}
-     ORDER BY ${tenantExists('k')} DESC, k.first_seen_at, k.tenant_id`,
-    [keyHash],
+export async function findKeys(tx: Transaction, keyHashes: readonly Buffer[]): Promise<RegisteredKey[][]> {
+  const { rows } = await tx.query<RegisteredKey & { place: bigint }>(
+    `SELECT given.place, found.tenant_id, found.key_hash, found.binding
+     FROM ${rowsOf('$1::bytea[]')} AS given (key_hash, place), LATERAL (
+       SELECT k.tenant_id, k.key_hash, k.binding, k.first_seen_at, ${tenantExists('k')} AS is_living
+       FROM provision_keys k WHERE k.key_hash = given.key_hash AND ${tenantNotPurged('k')}
+     ) AS found
+     ORDER BY given.place, found.is_living DESC, found.first_seen_at, found.tenant_id`,
+    [keyHashes],
   );
-  return rows;
+  const byPlace = Map.groupBy(rows, ({ place }) => Number(place));
+  return keyHashes.map((_hash, index) => byPlace.get(index + 1) ?? []);
 }
 
 const selectTemplate = `SELECT t.tenant_id, t.template_id, t.namespace, t.resource_name, t.profile_id,

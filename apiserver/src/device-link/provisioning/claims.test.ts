@@ -339,6 +339,25 @@ describe('claims', () => {
       expect(await claimsOf(id)).to.equal(1);
     });
 
+    it('with keys of several tenants, known and unknown, create each device in the tenant of its key', async () => {
+      const keys = [await template(), await template({}, 'other'), await template()];
+      const outcomes = await Promise.all(
+        Array.from({ length: 100 }, (_, index) =>
+          outcome(keys[index % 4]?.key ?? mintProvisionKey(), `mixed-${index}`).then((found) => ({ index, found })),
+        ),
+      );
+      const devices = await rows<{ hardware_id: string; tenant_id: string }>(
+        `SELECT hardware_id, tenant_id FROM devices WHERE hardware_id LIKE 'mixed-%'`,
+      );
+      const tenants = new Map(devices.map((row) => [row.hardware_id, row.tenant_id]));
+      for (const { index, found } of outcomes) {
+        const expected = keys[index % 4]?.tenantId;
+        expect(tenants.get(`mixed-${index}`), String(index)).to.equal(expected);
+        if (expected === undefined) expect(found).to.deep.equal(denied);
+        else expect(found).to.include.keys('deviceId', 'apiKey');
+      }
+    });
+
     it('of one hardware id create one device, one key and one event', async () => {
       const { key, id } = await template();
       const results = await Promise.all(Array.from({ length: 100 }, () => claim(key, 'same')));

@@ -15,6 +15,7 @@ import { joinGroups } from '../../device-registry/devices/group-members.ts';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
@@ -36,10 +37,14 @@ import {
   markKeyUsed,
 } from './claim-store.ts';
 import { ClaimThrottle } from './claim-throttle.ts';
-import { keyExpiry, provisionKeyHash, tenantOfKey } from './provision-key.ts';
+import { keyExpiry, provisionKeyHash, type RegisteredKey, tenantOfKey } from './provision-key.ts';
 
 /** How long the event waits for its response to be written before the sweep publishes it anyway. */
 const holdMilliseconds = 1000;
+
+/** Keys read by one statement, and claims that may wait for theirs. */
+const maxKeysPerRead = 500;
+const maxWaitingClaims = 10_000;
 
 /** The result of one claim. */
 interface Outcome {
@@ -88,6 +93,12 @@ export function claimMethod(parts: {
   const claims = counter(parts.metrics, 'kellet_claims_total', 'Claims by outcome.', ['outcome']);
 
   const throttle = new ClaimThrottle(parts.clock);
+  // Claims that arrive while others read their keys read theirs together: a factory makes many at once.
+  const keyReads = new Batches<Buffer, readonly RegisteredKey[]>(
+    maxKeysPerRead,
+    (_key, keyHashes) => database.systemRead((tx) => findKeys(tx, keyHashes)),
+    maxWaitingClaims,
+  );
 
   const claim = async (request: ClaimDeviceRequest, context: CallContext): Promise<Outcome> => {
     const { address } = context;
@@ -104,7 +115,7 @@ export function claimMethod(parts: {
 
   const claimWith = async (request: ClaimDeviceRequest, keyHash: Buffer, context: CallContext): Promise<Outcome> => {
     const { key, hardwareId, deviceName } = fieldsOf(request);
-    const registered = await database.systemRead((tx) => findKeys(tx, keyHash));
+    const registered = await keyReads.add('', keyHash);
     const tenantId = tenantOfKey(key, registered);
     if (tenantId === undefined) {
       const cause = registered.length === 0 ? 'unknown_key' : 'wrong_binding';

@@ -120,7 +120,12 @@ export function createStreams({ platform, feed, delivery, liveness }: StreamPart
       await carry(session, hello);
       if (signal.aborted) return;
       read(session, messages, signal).then(end, (error: Error) => session.fail(error));
-      yield* session.replies();
+      for (;;) {
+        const message = session.next();
+        if (message) yield message;
+        else if (session.isOver) return;
+        else await session.changed();
+      }
     } finally {
       signal.removeEventListener('abort', end);
       hub.close(session);
@@ -136,13 +141,12 @@ async function firstHello(
   messages: AsyncIterator<ConnectRequest, undefined>,
   signal: AbortSignal,
 ): Promise<ConnectRequest_Hello | undefined> {
-  const waiting = new AbortController();
-  const late = sleep(helloMilliseconds, AbortSignal.any([signal, waiting.signal])).then(() => undefined);
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<undefined>((resolve) => (timer = setTimeout(() => resolve(undefined), helloMilliseconds)));
   const first = messages.next();
   // It fails after the wait has ended.
   first.catch(() => undefined);
-  const result = await Promise.race([first, late]);
-  waiting.abort();
+  const result = await Promise.race([first, late]).finally(() => clearTimeout(timer));
   if (signal.aborted) return undefined;
   const event = result?.value?.event;
   if (event?.case === 'hello') return event.value;

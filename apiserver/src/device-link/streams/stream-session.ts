@@ -34,13 +34,13 @@ interface Carried {
   /** When more commands become due, by performance.now(). */
   dueAt: number;
   readonly stopWatching: () => void;
-  /** What holds back its commands, by key of the feed. */
-  readonly holders: Map<string, () => void>;
+  /** What holds back its commands, by key of the feed; undefined if nothing ever has. */
+  holders: Map<string, () => void> | undefined;
 }
 
 function stopWatching({ stopWatching: stop, holders }: Carried): void {
   stop();
-  for (const stopHolder of holders.values()) stopHolder();
+  for (const stopHolder of holders?.values() ?? []) stopHolder();
 }
 
 /** The children whose commands a gateway takes whenever they are its children: these, or all. */
@@ -64,6 +64,8 @@ export class StreamSession {
   epoch: number | undefined;
   /** Whether a newer stream of the device has ended this one. */
   isReplaced = false;
+  /** Whether the stream has ended. */
+  isOver = false;
   /** Which commands to the device itself it carries. */
   own: 'all' | 'attributeChanges' | 'none' = 'all';
   /** The children that the gateway wants; undefined: none but those it has listed. */
@@ -75,7 +77,6 @@ export class StreamSession {
   private readonly messages: ConnectResponse[] = [];
   private acknowledgements = 0;
   private failure: Error | undefined;
-  private isOver = false;
   private timer: NodeJS.Timeout | undefined;
   private timerAt = Infinity;
   private rouse: (() => void) | undefined;
@@ -106,7 +107,7 @@ export class StreamSession {
       const carried: Carried = {
         ...{ deviceId, method, isDirty: true, deliveredBefore: this.openedAt, dueAt: Infinity },
         stopWatching: this.parts.feed.watch(key, () => this.markDirty(carried)),
-        holders: new Map(),
+        holders: undefined,
       };
       this.carried.set(deviceId, carried);
     }
@@ -156,21 +157,21 @@ export class StreamSession {
     this.wake();
   }
 
-  /** Yields the messages to the device until the stream ends. Throws the error with which it ended. */
-  async *replies(): AsyncGenerator<ConnectResponse, void> {
-    for (;;) {
-      if (this.failure) throw this.failure;
-      if (this.isOver) return;
-      const message = this.messages.shift();
-      if (message) {
-        this.left(message);
-        yield message;
-        continue;
-      }
-      const dirty = this.nextDirty();
-      if (dirty) await this.take(dirty);
-      else await new Promise<void>((resolve) => (this.rouse = resolve));
-    }
+  /**
+   * Returns the next message to the device; undefined if there is none yet, or the stream has ended. Throws the error with
+   * which it ended.
+   */
+  next(): ConnectResponse | undefined {
+    if (this.failure) throw this.failure;
+    const message = this.isOver ? undefined : this.messages.shift();
+    if (message) this.left(message);
+    return message;
+  }
+
+  /** Takes due commands, or waits for something to do. There may be a message afterwards. */
+  changed(): Promise<void> {
+    const dirty = this.nextDirty();
+    return dirty ? this.take(dirty) : new Promise((resolve) => (this.rouse = resolve));
   }
 
   private left(message: ConnectResponse): void {
@@ -229,23 +230,28 @@ export class StreamSession {
 
   /** Decides when to look for more commands of a device. */
   private plan(carried: Carried, taken: Taken): void {
-    const holders = new Set(taken.heldBy.map((rolloutId) => `${this.tenantId}/${rolloutId}`));
-    for (const [key, stop] of carried.holders) {
+    if (carried.holders || taken.heldBy.length > 0) this.watchHolders(carried, taken.heldBy);
+    carried.dueAt = Infinity;
+    if (taken.nextMilliseconds !== undefined) this.lookAgain(carried, taken.nextMilliseconds);
+  }
+
+  private watchHolders(carried: Carried, rolloutIds: readonly string[]): void {
+    const watched = (carried.holders ??= new Map<string, () => void>());
+    const holders = new Set(rolloutIds.map((rolloutId) => `${this.tenantId}/${rolloutId}`));
+    for (const [key, stop] of watched) {
       if (holders.has(key)) continue;
       stop();
-      carried.holders.delete(key);
+      watched.delete(key);
     }
     for (const key of holders) {
-      if (carried.holders.has(key)) continue;
-      carried.holders.set(
+      if (watched.has(key)) continue;
+      watched.set(
         key,
         this.parts.feed.watch(key, () => this.markDirty(carried)),
       );
       // It may have released the commands before it was watched.
       carried.isDirty = true;
     }
-    carried.dueAt = Infinity;
-    if (taken.nextMilliseconds !== undefined) this.lookAgain(carried, taken.nextMilliseconds);
   }
 
   private lookAgain(carried: Carried, milliseconds: number): void {

@@ -159,4 +159,52 @@ describe('device directory', () => {
     });
     await eventually(async () => (await nameOf(id)) === 'missed');
   });
+
+  describe('by references', () => {
+    const referenceTo = (id: string) => ({
+      keyIn: (tenantId: string) => `${tenantId}/${id}`,
+      found: undefined as unknown,
+    });
+    const namesOf = async (ids: readonly string[], references: ReturnType<typeof referenceTo>[], tenantId = 'acme') =>
+      (await directory.lookupEach(tenantId, ids, references)).map((device) => device?.name);
+
+    it('returns what is cached until a change is notified, to its own tenant only', async () => {
+      const id = await make();
+      await settled();
+      const references = [referenceTo(id)];
+      for (let request = 0; request < 20; request += 1)
+        expect(await namesOf([id], references)).to.deep.equal(['first']);
+      expect(await namesOf([id], references, 'other')).to.deep.equal([undefined]);
+      await rename(id, 'second', false);
+      expect(await namesOf([id], references)).to.deep.equal(['first']);
+      await rename(id, 'third', true);
+      await eventually(async () => (await namesOf([id], references))[0] === 'third');
+    });
+
+    it('returns nothing that another directory has found', async () => {
+      const id = await make();
+      await settled();
+      const references = [referenceTo(id)];
+      expect(await namesOf([id], references)).to.deep.equal(['first']);
+      expect(await namesOf([id], references)).to.deep.equal(['first']);
+      await rename(id, 'second', false);
+      const other = new DeviceDirectory(test.database, reader, 3500);
+      const found = await other.lookupEach('acme', [id], references);
+      expect(found.map((device) => device?.name)).to.deep.equal(['second']);
+    });
+
+    it('keeps devices in the cache that are in use, and returns none that has left it', async () => {
+      const [first, second, third, fourth] = await Promise.all([make(), make(), make(), make()]);
+      await settled();
+      for (const id of [first, second, third]) await facts(id);
+      const references = [referenceTo(first)];
+      for (let request = 0; request < 20; request += 1) await namesOf([first], references);
+      const gone = [referenceTo(second)];
+      await directory.lookupEach('acme', [second], gone);
+      for (const id of [third, fourth]) await facts(id);
+      await facts(await make());
+      for (const id of [first, second]) await rename(id, 'second', false);
+      expect(await namesOf([second], gone)).to.deep.equal(['second']);
+    });
+  });
 });

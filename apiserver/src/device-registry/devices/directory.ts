@@ -9,10 +9,27 @@ import { tenantDefaults } from '../../policies/tenant-reader.ts';
 
 export type { DeviceFacts } from '../../policies/inheritance.ts';
 
-interface Entry {
+class Entry {
+  readonly directory: DeviceDirectory;
   readonly tenantId: string;
-  readonly facts: DeviceFacts;
+  /** Undefined once the entry has left the cache. */
+  facts: DeviceFacts | undefined;
+
+  constructor(directory: DeviceDirectory, tenantId: string, facts: DeviceFacts) {
+    this.directory = directory;
+    this.tenantId = tenantId;
+    this.facts = facts;
+  }
 }
+
+/** What names a device in requests, and keeps what the directory has found for it. */
+interface Reference {
+  keyIn(tenantId: string): string;
+  found: unknown;
+}
+
+/** Every so many requests are looked up in the cache in any case, so that it knows which devices are in use. */
+const requestsPerUse = 16;
 
 /** A running load from the database. Facts that change meanwhile are returned but not cached. */
 interface Load {
@@ -23,7 +40,7 @@ interface Load {
 
 /** Roughly what an entry takes in memory. Schemas and policies do not count: the devices of a profile share them. */
 const bytesOf = ({ facts }: Entry): number =>
-  1000 + Object.entries(facts.effectiveTags).reduce((sum, [key, value]) => sum + key.length + value.length + 80, 0);
+  1000 + Object.entries(facts!.effectiveTags).reduce((sum, [key, value]) => sum + key.length + value.length + 80, 0);
 
 interface OwnRow {
   device_id: string;
@@ -45,12 +62,17 @@ export class DeviceDirectory {
   private readonly entries: LRUCache<string, Entry>;
   private readonly loads = new Set<Load>();
   private listening = false;
+  private requests = 0;
   private readonly followers: ((device: string | undefined) => void)[] = [];
 
   constructor(database: Database, profiles: ProfileReader, maximumBytes = 200 * 2 ** 20) {
     this.database = database;
     this.profiles = profiles;
-    this.entries = new LRUCache({ maxSize: maximumBytes, sizeCalculation: bytesOf });
+    this.entries = new LRUCache({
+      maxSize: maximumBytes,
+      sizeCalculation: bytesOf,
+      dispose: (entry) => (entry.facts = undefined),
+    });
     database.listen(
       [deviceChannel, profileChannel, tenantChannel],
       (channel, payload) => this.forget(channel, payload),
@@ -72,8 +94,8 @@ export class DeviceDirectory {
     for (const id of deviceIds) {
       if (found.has(id)) continue;
       const key = `${tenantId}/${id}`;
-      const entry = this.entries.get(key);
-      if (entry) found.set(id, entry.facts);
+      const facts = this.entries.get(key)?.facts;
+      if (facts) found.set(id, facts);
       else if (isId(id)) missing.add(id);
     }
     if (missing.size > 0) {
@@ -87,21 +109,24 @@ export class DeviceDirectory {
   }
 
   /**
-   * Returns the same as `lookup`, for each id in turn: undefined for those that are omitted there. `keys` are `tenant/device` of
-   * each, if they are at hand.
+   * Returns the same as `lookup`, for each id in turn: undefined for those that are omitted there. `references` are the devices of
+   * the ids, if they are at hand: in a large fleet, finding an entry by its key takes as long as reading the point.
    */
   async lookupEach(
     tenantId: string,
     deviceIds: readonly string[],
-    keys?: readonly string[],
+    references?: readonly Reference[],
   ): Promise<readonly (DeviceFacts | undefined)[]> {
     const found: (DeviceFacts | undefined)[] = [];
     let isComplete = true;
+    this.requests += 1;
+    const isUse = this.requests % requestsPerUse === 0;
     for (let index = 0; isComplete && index < deviceIds.length; index += 1) {
       const id = deviceIds[index]!;
       if (index > 0 && id === deviceIds[index - 1]) found.push(found[index - 1]);
       else {
-        const facts = this.entries.get(keys?.[index] ?? `${tenantId}/${id}`)?.facts;
+        const reference = references?.[index];
+        const facts = (isUse ? undefined : this.known(reference, tenantId)) ?? this.find(tenantId, id, reference);
         found.push(facts);
         isComplete = facts !== undefined;
       }
@@ -109,6 +134,18 @@ export class DeviceDirectory {
     if (isComplete) return found;
     const loaded = await this.lookup(tenantId, deviceIds);
     return deviceIds.map((id) => loaded.get(id));
+  }
+
+  /** Returns what a reference has kept, if it is in the cache still. */
+  private known(reference: Reference | undefined, tenantId: string): DeviceFacts | undefined {
+    const entry = reference?.found;
+    return entry instanceof Entry && entry.directory === this && entry.tenantId === tenantId ? entry.facts : undefined;
+  }
+
+  private find(tenantId: string, id: string, reference: Reference | undefined): DeviceFacts | undefined {
+    const entry = this.entries.get(reference?.keyIn(tenantId) ?? `${tenantId}/${id}`);
+    if (reference) reference.found = entry;
+    return entry?.facts;
   }
 
   /** Calls back for each changed device, `tenant/device`, and with undefined when changes may have been missed. */
@@ -140,7 +177,7 @@ export class DeviceDirectory {
       const facts = resolve(tenantId, rows, profiles, defaults);
       for (const [id, device] of facts) {
         if (load.allChanged || load.changed.has(id)) continue;
-        this.entries.set(device.key ?? `${tenantId}/${id}`, { tenantId, facts: device });
+        this.entries.set(device.key ?? `${tenantId}/${id}`, new Entry(this, tenantId, device));
       }
       return facts;
     } finally {
@@ -169,7 +206,7 @@ export class DeviceDirectory {
     for (const load of this.loads) if (load.tenantId === tenantId) load.allChanged = true;
     // Changes of profiles and tenants are rare enough to visit every entry.
     for (const [key, entry] of this.entries) {
-      if (entry.tenantId === tenantId && (channel === tenantChannel || entry.facts.profileId === id)) {
+      if (entry.tenantId === tenantId && (channel === tenantChannel || entry.facts?.profileId === id)) {
         this.entries.delete(key);
       }
     }
@@ -200,7 +237,8 @@ function resolve(
         tags: row.tags,
       };
       const facts = inherit(own, profiles.get(own.profileId), defaults);
-      return [row.device_id, { ...facts, key: `${tenantId}/${row.device_id}` }];
+      const memory = { latest: undefined, life: undefined };
+      return [row.device_id, { ...facts, key: `${tenantId}/${row.device_id}`, memory }];
     }),
   );
 }

@@ -179,6 +179,35 @@ describe('liveness', () => {
     expect(statuses).to.deep.equal(['online', 'offline', 'online']);
   });
 
+  it('keeps the signs of processes apart, also where they are found without a search', async () => {
+    const id = await make();
+    const other = start();
+    const device = { memory: { life: undefined as unknown } };
+    const at = clock.now();
+    liveness.seen('acme', id, at - 5, 'telemetry', device);
+    other.seen('acme', id, at - 1, 'telemetry', device);
+    liveness.seen('acme', id, at - 3, 'telemetry', device);
+    liveness.seen('acme', id, at - 4, 'telemetry');
+    expect(liveness.overlay('acme', id)).to.deep.equal({ lastSeen: at - 3, online: true });
+    expect(other.overlay('acme', id)).to.deep.equal({ lastSeen: at - 1, online: true });
+  });
+
+  it('takes the offline timeout from what a point tells, and otherwise from the directory', async () => {
+    const [told, asked] = [await make(), await make()];
+    const endsIn = async (id: string) => ((await row(id)).offline_at!.getTime() - Date.now()) / 1000;
+    liveness.seen('acme', told, clock.now(), 'telemetry', { offlineAfterSeconds: 600 });
+    liveness.seen('acme', asked, clock.now(), 'telemetry');
+    for (const id of [told, asked]) await becomes(id, 'online');
+    expect(await endsIn(told)).to.be.within(590, 604);
+    expect(await endsIn(asked)).to.be.within(50, 64);
+    // Nothing has told it since.
+    liveness.streamClosed('acme', told, clock.now());
+    await eventually(async () => (await endsIn(told)) < 15);
+    liveness.seen('acme', told, clock.now() + 1, 'poll');
+    await eventually(async () => (await endsIn(told)) > 15);
+    expect(await endsIn(told)).to.be.within(50, 64);
+  });
+
   it('never moves last_seen back, and writes what it holds when it stops', async () => {
     const id = await make();
     const other = start();

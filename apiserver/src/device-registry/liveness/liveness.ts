@@ -37,20 +37,34 @@ const clockStepMilliseconds = 100;
 /** How long a process that stops may write. */
 const stopMilliseconds = 2000;
 
-interface Entry {
+class Entry {
   readonly tenantId: string;
   readonly deviceId: string;
-  signs: LifeSigns;
+  /** `tenant/device`. */
+  readonly key: string;
+  /** The entries to which it belongs; undefined once it is forgotten. */
+  of: Map<string, Entry> | undefined;
+  signs: LifeSigns = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
   /** Until when the device is online according to the last write; 0: it may be offline. */
-  onlineUntil: number;
-  offlineAfterSeconds: number;
-  writtenAt: number;
+  onlineUntil = 0;
+  offlineAfterSeconds = 0;
+  /** Whether a sign since the last write has told `offlineAfterSeconds`; otherwise the directory is asked. */
+  isTold = false;
+  writtenAt = 0;
   /** Whether a point has arrived that is not written yet. */
-  hasNewPoint: boolean;
+  hasNewPoint = false;
   /** Number of the first sign that is not written; 0: all are. */
-  firstUnwritten: number;
+  firstUnwritten = 0;
   /** Whether the point is of a device that may be offline: written at the next tick. */
-  urgent: boolean;
+  urgent = false;
+
+  constructor(tenantId: string, deviceId: string, key: string, of: Map<string, Entry>) {
+    this.tenantId = tenantId;
+    this.deviceId = deviceId;
+    this.key = key;
+    this.of = of;
+    of.set(key, this);
+  }
 }
 
 /** Signs of a device that are being written. */
@@ -58,9 +72,21 @@ interface GivenSigns {
   readonly entry: Entry;
   readonly signs: LifeSigns;
   readonly hasNewPoint: boolean;
+  readonly firstUnwritten: number;
 }
 
-const keyOf = ({ tenantId, deviceId }: Entry): string => `${tenantId}/${deviceId}`;
+/** Processes lock rows in the same order. */
+const inOrder = (given: readonly GivenSigns[]): readonly GivenSigns[] =>
+  given.toSorted((a, b) => (a.entry.key < b.entry.key ? -1 : 1));
+
+/** What the sender of a sign knows about the device. */
+interface ToldFacts {
+  /** `tenant/device`. */
+  readonly key?: string;
+  /** Keeps the signs of the device, so that they are found without a search. */
+  readonly memory?: { life: unknown };
+  readonly offlineAfterSeconds?: number;
+}
 
 /** Returns the facts of those of the devices that exist in the tenant, by the id as requested. */
 interface Directory {
@@ -136,10 +162,14 @@ export class Liveness {
 
   /**
    * Records a sign of life at a time of this process's clock. Costs a map lookup; called per device of a request, not
-   * per point. `key` is `tenant/device`, if it is at hand.
+   * per point. `device` is the directory's entry, if it is at hand.
    */
-  seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife, key?: string): void {
-    const entry = this.entry(tenantId, deviceId, key);
+  seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife, device?: ToldFacts): void {
+    const entry = this.entry(tenantId, deviceId, device);
+    if (device?.offlineAfterSeconds !== undefined) {
+      entry.offlineAfterSeconds = device.offlineAfterSeconds;
+      entry.isTold = true;
+    }
     // After a close a sign must be written soon to keep the device online.
     const isReturn = entry.signs.closedAt > 0;
     entry.signs = withSign(entry.signs, kind, atMilliseconds);
@@ -220,21 +250,13 @@ export class Liveness {
     return signal?.aborted !== true || this.dirty.size === 0;
   }
 
-  private entry(tenantId: string, deviceId: string, key = `${tenantId}/${deviceId}`): Entry {
-    let entry = this.entries.get(key);
-    if (!entry) {
-      const signs = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
-      const unknown = {
-        onlineUntil: 0,
-        offlineAfterSeconds: 0,
-        writtenAt: 0,
-        hasNewPoint: false,
-        firstUnwritten: 0,
-        urgent: false,
-      };
-      entry = { tenantId, deviceId, signs, ...unknown };
-      this.entries.set(key, entry);
-    }
+  private entry(tenantId: string, deviceId: string, device?: ToldFacts): Entry {
+    const memory = device?.memory;
+    const known = memory?.life;
+    if (known instanceof Entry && known.of === this.entries) return known;
+    const key = device?.key ?? `${tenantId}/${deviceId}`;
+    const entry = this.entries.get(key) ?? new Entry(tenantId, deviceId, key, this.entries);
+    if (memory) memory.life = entry;
     return entry;
   }
 
@@ -290,9 +312,9 @@ export class Liveness {
 
   private forgetSilent(now: number): void {
     this.forgottenAt = now;
-    for (const [key, entry] of this.entries) {
+    for (const entry of this.entries.values()) {
       const isOld = now - entry.writtenAt > forgetMilliseconds && now > entry.onlineUntil;
-      if (isOld && entry.firstUnwritten === 0) this.entries.delete(key);
+      if (isOld && entry.firstUnwritten === 0) this.forget(entry);
     }
   }
 
@@ -308,40 +330,39 @@ export class Liveness {
   }
 
   private async writeBatch(entries: readonly Entry[]): Promise<void> {
-    const firstUnwritten = new Map(entries.map((entry) => [entry, entry.firstUnwritten]));
-    this.beingWritten = Math.min(...firstUnwritten.values());
-    for (const entry of entries) {
+    await this.refreshOfflineAfter(entries.filter((entry) => !entry.isTold));
+    const now = this.clock.now();
+    this.beingWritten = entries.reduce((least, entry) => Math.min(least, entry.firstUnwritten), Infinity);
+    const given = entries.map((entry): GivenSigns => {
+      const { hasNewPoint, firstUnwritten } = entry;
+      entry.signs = notAfter(entry.signs, now);
+      // A sign that arrives during the write marks its entry again.
       entry.firstUnwritten = 0;
+      entry.hasNewPoint = false;
+      entry.isTold = false;
+      entry.writtenAt = now;
       this.dirty.delete(entry);
-      entry.writtenAt = this.clock.now();
-      entry.signs = notAfter(entry.signs, entry.writtenAt);
-    }
-    // A sign that arrives during the write marks its entry again.
-    const given = entries.map((entry) => ({
-      entry,
-      signs: entry.signs,
-      hasNewPoint: entry.hasNewPoint,
-    }));
-    for (const entry of entries) entry.hasNewPoint = false;
+      return { entry, signs: entry.signs, hasNewPoint, firstUnwritten };
+    });
     try {
-      await this.refreshOfflineAfter(entries);
       const online = await this.database.system(async (tx) => {
         // Otherwise each sweep does.
         if (!(Math.abs(this.sinceStart() - this.comparedAt) < clockStepMilliseconds)) await this.compareClocks(tx);
-        return this.writeSigns(tx, given);
+        return this.writeSigns(tx, inOrder(given));
       });
-      for (const { entry, signs } of given) {
-        entry.onlineUntil = online.has(keyOf(entry)) ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
+      for (const one of given) {
+        const { entry, signs } = one;
+        entry.onlineUntil = online.has(one) ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
         // A point that arrived meanwhile finds the device online now.
         entry.urgent = entry.urgent && entry.firstUnwritten > 0 && entry.signs.lastSeen >= entry.onlineUntil;
         const isClosing = signs.closedAt > 0 || entry.signs.closedAt > 0;
         if (entry.firstUnwritten > 0 && !entry.urgent && !isClosing && this.soon.delete(entry)) this.schedule(entry);
       }
-      this.limit(entries);
+      this.limit();
     } catch (error) {
-      for (const { entry, hasNewPoint } of given) {
+      for (const { entry, hasNewPoint, firstUnwritten } of given) {
         entry.hasNewPoint ||= hasNewPoint;
-        entry.firstUnwritten = firstUnwritten.get(entry)!;
+        entry.firstUnwritten = firstUnwritten;
       }
       this.dirty = new Set([...this.dirty, ...entries].sort((a, b) => a.firstUnwritten - b.firstUnwritten));
       throw error;
@@ -350,17 +371,24 @@ export class Liveness {
     }
   }
 
-  /** Forgets the devices written longest ago. */
-  private limit(written: readonly Entry[]): void {
-    for (const entry of written) {
-      const key = `${entry.tenantId}/${entry.deviceId}`;
-      this.entries.delete(key);
-      this.entries.set(key, entry);
-    }
+  /** Forgets devices beyond the limit, those known for longest first. */
+  private limit(): void {
+    let left = this.entries.size;
     for (const [key, entry] of this.entries) {
-      if (this.entries.size <= maxEntries) break;
-      if (entry.firstUnwritten === 0) this.entries.delete(key);
+      if (this.entries.size <= maxEntries || left === 0) break;
+      left -= 1;
+      if (entry.firstUnwritten === 0) this.forget(entry);
+      else {
+        // It gets another turn.
+        this.entries.delete(key);
+        this.entries.set(key, entry);
+      }
     }
+  }
+
+  private forget(entry: Entry): void {
+    this.entries.delete(entry.key);
+    entry.of = undefined;
   }
 
   private async refreshOfflineAfter(entries: readonly Entry[]): Promise<void> {
@@ -373,32 +401,35 @@ export class Liveness {
     }
   }
 
-  /** Writes signs of life and returns the devices that are online afterwards, as `tenant/device`. */
-  private async writeSigns(tx: Transaction, given: readonly GivenSigns[]): Promise<Set<string>> {
+  /** Writes signs of life, which are in order, and returns those of the devices that are online afterwards. */
+  private async writeSigns(tx: Transaction, given: readonly GivenSigns[]): Promise<Set<GivenSigns>> {
+    const online = new Set(given);
     // Most devices are online and stay so.
-    const online = new Set(await prolong(tx, this.columnsOf(given.filter(({ entry }) => entry.onlineUntil > 0))));
-    const others = given.filter(({ entry }) => !online.has(keyOf(entry)));
-    if (others.length === 0) return online;
-    const rows = await writeAndDecide(tx, this.columnsOf(others));
+    const likely = given.filter(({ entry }) => entry.onlineUntil > 0);
+    for (const place of await prolong(tx, this.columnsOf(likely))) online.delete(likely[place]!);
+    for (const one of given) if (one.entry.onlineUntil === 0) online.delete(one);
+    if (online.size === given.length) return online;
+    const others = new Map(given.filter((one) => !online.has(one)).map((one) => [one.entry.key, one]));
+    const rows = await writeAndDecide(tx, this.columnsOf([...others.values()]));
     await this.announce(
       tx,
       rows.filter((row) => row.before !== row.after),
     );
-    for (const { tenant_id, device_id, after } of rows) if (after === 'online') online.add(`${tenant_id}/${device_id}`);
+    for (const { tenant_id, device_id, after } of rows)
+      if (after === 'online') online.add(others.get(`${tenant_id}/${device_id}`)!);
     return online;
   }
 
-  /** Returns signs of life as columns, in the database's time and in order of the devices. */
+  /** Returns signs of life as columns, in the database's time. */
   private columnsOf(given: readonly GivenSigns[]): unknown[][] {
     const inDatabase = (milliseconds: number) => (milliseconds === 0 ? null : (milliseconds - this.ahead) / 1000);
-    const sorted = [...given].sort((a, b) => (keyOf(a.entry) < keyOf(b.entry) ? -1 : 1));
     return [
-      sorted.map(({ entry }) => entry.tenantId),
-      sorted.map(({ entry }) => entry.deviceId),
-      sorted.map(({ signs, hasNewPoint }) => (hasNewPoint ? inDatabase(signs.lastSeen) : null)),
-      sorted.map(({ signs }) => inDatabase(signs.aliveAt)),
-      sorted.map(({ entry, signs }) => inDatabase(offlineAt(signs, entry.offlineAfterSeconds))),
-      sorted.map(({ signs }) => inDatabase(signs.closedAt)),
+      given.map(({ entry }) => entry.tenantId),
+      given.map(({ entry }) => entry.deviceId),
+      given.map(({ signs, hasNewPoint }) => (hasNewPoint ? inDatabase(signs.lastSeen) : null)),
+      given.map(({ signs }) => inDatabase(signs.aliveAt)),
+      given.map(({ entry, signs }) => inDatabase(offlineAt(signs, entry.offlineAfterSeconds))),
+      given.map(({ signs }) => inDatabase(signs.closedAt)),
     ];
   }
 

@@ -13,25 +13,27 @@ export interface WrittenSigns {
 
 // The length of plain parameters is known to the planner, which would otherwise compare each row of one CTE with each of the other.
 const given = `SELECT tenant_id, device_id, to_timestamp(seen) AS seen, to_timestamp(alive) AS alive,
-    to_timestamp(ends) AS ends, to_timestamp(closed) AS closed
+    to_timestamp(ends) AS ends, to_timestamp(closed) AS closed, place
   FROM unnest($1::text[], $2::uuid[], $3::float8[], $4::float8[], $5::float8[], $6::float8[])
-    AS g (tenant_id, device_id, seen, alive, ends, closed)`;
+    WITH ORDINALITY AS g (tenant_id, device_id, seen, alive, ends, closed, place)`;
 
 const times = `last_seen = greatest(d.last_seen, g.seen),
   alive_at = greatest(d.alive_at, g.alive),
   offline_at = CASE WHEN d.alive_at IS NULL OR greatest(g.alive, g.closed) >= d.alive_at THEN g.ends ELSE d.offline_at END`;
 
-/** Writes signs of those devices that are online. Returns these as `tenant/device`; the others remain to be decided. */
-export async function prolong(tx: Transaction, columns: readonly unknown[][]): Promise<string[]> {
+/** Writes signs of those devices that are online. Returns the places of the others from 0, which remain to be decided. */
+export async function prolong(tx: Transaction, columns: readonly unknown[][]): Promise<number[]> {
   if (columns[0]!.length === 0) return [];
-  const { rows } = await tx.query<{ device: string }>(
-    `WITH given AS (${given})
-     UPDATE devices d SET ${times}
-     FROM given g WHERE d.tenant_id = g.tenant_id AND d.device_id = g.device_id AND d.status = 'online' AND d.deleted_at IS NULL
-     RETURNING d.tenant_id || '/' || d.device_id AS device`,
+  const { rows } = await tx.query<{ place: number }>(
+    `WITH given AS (${given}), written AS (
+       UPDATE devices d SET ${times}
+       FROM given g WHERE d.tenant_id = g.tenant_id AND d.device_id = g.device_id AND d.status = 'online' AND d.deleted_at IS NULL
+       RETURNING g.place
+     )
+     SELECT place FROM generate_series(1, cardinality($2::uuid[])) AS place WHERE place NOT IN (SELECT place FROM written)`,
     [...columns],
   );
-  return rows.map(({ device }) => device);
+  return rows.map(({ place }) => place - 1);
 }
 
 /** Writes signs of devices, of which an offline one goes online only with a point. Returns the status before and after. */

@@ -396,7 +396,7 @@ export function identityOf(
       deviceId: reply.deviceId,
       customerId: grant.customerId,
       name: grant.name,
-      scopes: new Set(reply.scopes),
+      scopes: sharedScopes(reply.scopes),
       limitedGrants: grant.limitedGrants.map(({ scopes, deviceGroupIds }) => ({ scopes, deviceGroupIds })),
       credentialHash,
       sessionId: grant.sessionId,
@@ -407,6 +407,21 @@ export function identityOf(
       ...(grant.stepUpUntil ? { stepUpUntil: Math.floor(timestampMs(grant.stepUpUntil) / 1000) } : {}),
     },
   };
+}
+
+/** Sets of scopes by their names. Cleared when there are more than roles and keys usually have. */
+const scopeSets = new Map<string, ReadonlySet<string>>();
+const maximumScopeSets = 1000;
+
+/** Returns the set of these scopes, which all callers who have the same share: a fleet of devices has one. */
+function sharedScopes(scopes: readonly string[]): ReadonlySet<string> {
+  const names = scopes.join(' ');
+  const known = scopeSets.get(names);
+  if (known) return known;
+  if (scopeSets.size >= maximumScopeSets) scopeSets.clear();
+  const made = new Set(scopes);
+  scopeSets.set(names, made);
+  return made;
 }
 
 /** Only access tokens have a refresh token. */

@@ -6,6 +6,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
+import { allScopes } from '../../platform/scopes.ts';
 import { visibilityOf } from '../../platform/visibility.ts';
 import { authorize, foreignDevice, mustBeVisible, needsStepUp } from './authorize.ts';
 
@@ -71,6 +72,27 @@ describe('authorisation', () => {
   ] as const) {
     it(what, () => expect(authorize(rule, who, '192.0.2.7')).to.equal(want));
   }
+
+  it('needs every scope, for all devices, where the contract says so', () => {
+    const rule = create(AccessSchema, {
+      callers: [C.USER, C.SERVICE, C.PLATFORM],
+      scope: 'tenant:write',
+      everyScope: true,
+    });
+    const refusal = 'every scope of the tenant is required, as a tenant_admin holds them';
+    const limitedGrants = [{ scopes: ['ota:write'], deviceGroupIds: ['g1'] }];
+    for (const kind of ['user', 'service'] as const) {
+      for (const [scopes, want] of [
+        [allScopes, undefined],
+        [allScopes.filter((scope) => scope !== 'ota:write'), refusal],
+        [['tenant:write'], refusal],
+        [['tenant:read'], 'the scope tenant:write is required'],
+      ] as const) {
+        expect(authorize(rule, caller({ kind, scopes: new Set(scopes), limitedGrants }), '192.0.2.7')).to.equal(want);
+      }
+    }
+    expect(authorize(rule, platform, '192.0.2.7')).to.equal(undefined);
+  });
 
   it('lets a user who must enroll a second factor call only the methods for that', () => {
     const limited = { ...user, mustEnroll: true };

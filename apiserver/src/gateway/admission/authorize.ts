@@ -6,6 +6,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { isAllowed } from '../../platform/addresses/address-ranges.ts';
 import type { Caller, CallerKind } from '../../platform/rpc.ts';
+import { holdsEveryScope } from '../../platform/scopes.ts';
 import { deviceGroupsOf, isLimited, type Visibility } from '../../platform/visibility.ts';
 
 /** Reason for a rejection, for the caller; undefined means allowed. */
@@ -37,11 +38,14 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
   const deviceGroups = deviceGroupsOf(caller, access.scope);
   if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope) && deviceGroups === null)
     return `the scope ${access.scope} is required`;
+  if (holdsScopes && access.everyScope && !holdsEveryScope(caller)) return everyScopeRequired;
   if (caller.customerId !== '' && !isForCustomers(access)) return 'a user of a customer may not call this method';
   if (deviceGroups !== null && !isForDeviceGroups(access))
     return `the scope ${access.scope} is limited to device groups, which does not suffice for this method`;
   return refuseAddress(caller, address);
 }
+
+const everyScopeRequired = 'every scope of the tenant is required, as a tenant_admin holds them';
 
 /** Reports whether a caller must sign in again, with a second factor, before making a call. */
 export const needsStepUp = (access: Access, caller: Caller, milliseconds: number): boolean =>

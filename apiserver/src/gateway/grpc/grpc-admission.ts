@@ -52,6 +52,12 @@ export interface GrpcAdmissionParts {
   readonly memory: BodyMemory;
 }
 
+/** A method and its full name. */
+interface AdmittedMethod {
+  readonly method: DescMethod;
+  readonly route: string;
+}
+
 /** A running call, as far as its metadata describes it. */
 export class RunningCall {
   /** The caller; public until the call is admitted. */
@@ -67,10 +73,10 @@ export class RunningCall {
   private readonly parts: GrpcAdmissionParts;
   /** Status of the call once it is over. */
   private code: status | undefined;
-  private readonly afterwards: ((code: status) => void)[] = [];
+  private afterwards: readonly ((code: status) => void)[] = [];
   private readonly messages: (Hold | undefined)[] = [];
 
-  constructor(parts: GrpcAdmissionParts, method: DescMethod, metadata: Metadata, call: WireCall) {
+  constructor(parts: GrpcAdmissionParts, { method, route }: AdmittedMethod, metadata: Metadata, call: WireCall) {
     this.parts = parts;
     this.method = method;
     this.credential =
@@ -83,7 +89,7 @@ export class RunningCall {
     this.headers = new Map([['x-request-id', requestId]]);
     const { accessLog } = parts;
     this.entry = accessLog.begin('grpc', '', requestId, accessLog.isOn ? this.trace.traceparent : undefined);
-    this.entry.route = `${method.parent.typeName}/${method.name}`;
+    this.entry.route = route;
     this.entry.method = method;
     this.entry.userAgent = metadataText(metadata, 'user-agent') ?? '';
     this.entry.address = addressOfCall(parts.addressOf, call.getPeer(), metadata);
@@ -109,7 +115,8 @@ export class RunningCall {
 
   /** Calls `run` once the call has a status or its client has disconnected (CANCELLED). */
   whenOver(run: (code: status) => void): void {
-    if (this.code === undefined) this.afterwards.push(run);
+    // As long as what is in it, because a call may stay open: an array that grows by `push` has room for 17.
+    if (this.code === undefined) this.afterwards = [...this.afterwards, run];
     else run(this.code);
   }
 
@@ -132,7 +139,8 @@ export class RunningCall {
 /** Admits calls of the contract's methods; those of other services (health, reflection) need no credential. */
 export class GrpcAdmission {
   private readonly parts: GrpcAdmissionParts;
-  private readonly methods: ReadonlyMap<string, DescMethod>;
+  /** By path. */
+  private readonly methods: ReadonlyMap<string, AdmittedMethod>;
   /** Running calls by their metadata, the only object that interceptors and handlers share. */
   private readonly calls = new WeakMap<Metadata, RunningCall>();
 
@@ -140,16 +148,19 @@ export class GrpcAdmission {
     this.parts = parts;
     this.methods = new Map(
       parts.services.flatMap((service) =>
-        service.methods.map((method) => [`/${service.typeName}/${method.name}`, method] as const),
+        service.methods.map((method) => {
+          const route = `${service.typeName}/${method.name}`;
+          return [`/${route}`, { method, route }] as const;
+        }),
       ),
     );
   }
 
   /** Must be the interceptor closest to the wire, next to grpc-js. */
   readonly interceptor: ServerInterceptor = ({ path, requestStream }, call) => {
-    const method = this.methods.get(path);
-    if (!method) return this.limitProbe(call);
-    const isOpen = isPublic(accessOf(method));
+    const admitted = this.methods.get(path);
+    if (!admitted) return this.limitProbe(call);
+    const isOpen = isPublic(accessOf(admitted.method));
     if (isOpen) limitMessage(call, strangerBodyBytes);
     let running: RunningCall | undefined;
     let hold: Hold | undefined;
@@ -178,7 +189,7 @@ export class GrpcAdmission {
       running.end(isGone ? status.CANCELLED : said.code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
-      const opened = (running = new RunningCall(this.parts, method, metadata, call));
+      const opened = (running = new RunningCall(this.parts, admitted, metadata, call));
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
         opened.admit().then(

@@ -90,12 +90,12 @@ function implementationOf(
 }
 
 function contextOf(call: GrpcCall, running: RunningCall): GrpcContext {
-  const { caller, entry, headers } = running;
+  const { caller, entry, headers, trace } = running;
   const context = new GrpcContext(call, {
     caller,
     requestId: entry.requestId,
     address: entry.address,
-    metadata: requestMetadata(metadataEntries(call.metadata)),
+    metadataOf: () => requestMetadata(metadataEntries(call.metadata), trace),
     responseMetadata: headers,
   });
   running.whenOver((code) => {
@@ -156,7 +156,7 @@ async function run(
   { running, context }: { running: RunningCall; context: CallContext },
 ): Promise<void> {
   const handler = parts.invoker.stream(method);
-  const turn = new MessageTurn(method === TelemetryService.method.ingestStream ? parts.large : undefined);
+  const turn = method === TelemetryService.method.ingestStream ? new MessageTurn(parts.large) : undefined;
   const requests = 'request' in call ? readRequest(method, call.request) : readRequests(method, call, running, turn);
   const result = handler(requests, context);
   if (done) {
@@ -166,7 +166,8 @@ async function run(
     return;
   }
   const writable = call as ServerWritableStream<Buffer, Message>;
-  await writeResponses(writable, method.output, turn.endedBy(result as AsyncIterable<Message>), context);
+  const responses = result as AsyncIterable<Message>;
+  await writeResponses(writable, method.output, turn?.endedBy(responses) ?? responses, context);
 }
 
 /**
@@ -174,16 +175,15 @@ async function run(
  * that does not read its responses has no turn meanwhile.
  */
 class MessageTurn {
-  private readonly large: LargeRequests | undefined;
+  private readonly large: LargeRequests;
   private leave: () => void = () => undefined;
 
-  /** Without `large`, every message has its turn at once. */
-  constructor(large: LargeRequests | undefined) {
+  constructor(large: LargeRequests) {
     this.large = large;
   }
 
   async begin(tenantId: string, bytes: number): Promise<void> {
-    if (this.large) this.leave = await this.large.begin(tenantId, bytes);
+    this.leave = await this.large.begin(tenantId, bytes);
   }
 
   end(): void {
@@ -198,24 +198,39 @@ class MessageTurn {
   }
 }
 
+/**
+ * Yields the messages of a stream. Read by hand: the iterator of a stream would destroy it, and with it the pending response,
+ * and takes as much memory as all else that is kept for an open stream.
+ */
 async function* readRequests(
   method: DescMethod,
   call: Readable,
   running: RunningCall,
-  turn: MessageTurn,
+  turn: MessageTurn | undefined,
 ): AsyncIterable<Message> {
+  let failure: Error | undefined;
+  let rouse: (() => void) | undefined;
+  const wake = (error?: Error): void => {
+    failure ??= error;
+    rouse?.();
+  };
+  call.on('readable', wake).on('end', wake).on('error', wake).on('close', wake);
   try {
-    // Leaving an ordinary loop over a stream destroys it, and with it the pending response.
-    for await (const bytes of call.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
-      running.takeMessage();
-      await turn.begin(running.caller.tenantId, bytes.length);
-      yield readRequest(method, bytes);
-      turn.end();
+    for (;;) {
+      if (call.readableEnded) return;
+      // grpc-js destroys the stream of a client that has disconnected.
+      if (call.destroyed) throw new KelletError('CANCELLED', 'the client has disconnected', { cause: failure });
+      if (failure) throw failure;
+      const bytes = call.read() as Buffer | null;
+      if (bytes) {
+        running.takeMessage();
+        await turn?.begin(running.caller.tenantId, bytes.length);
+        yield readRequest(method, bytes);
+        turn?.end();
+      } else if (!call.readableEnded) await new Promise<void>((resolve) => (rouse = resolve));
     }
-  } catch (thrown) {
-    // grpc-js destroys the stream of a client that has disconnected.
-    throw call.destroyed ? new KelletError('CANCELLED', 'the client has disconnected', { cause: thrown }) : thrown;
   } finally {
-    turn.end();
+    turn?.end();
+    call.off('readable', wake).off('end', wake).off('error', wake).off('close', wake);
   }
 }

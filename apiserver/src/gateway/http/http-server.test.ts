@@ -253,6 +253,19 @@ describe('HTTP server', () => {
     expect(statuses(await ended)).to.deep.equal([400, 200]);
   });
 
+  it('reuses the connection after a large chunked body was rejected', async () => {
+    const { port } = await begin({ lingerTimeout: 500 });
+    const size = 3_000_000;
+    const chunk = `${size.toString(16)}\r\n${'x'.repeat(size)}\r\n0\r\n\r\n`;
+    const { socket, until, ended } = speak(
+      port,
+      `POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n${chunk}`,
+    );
+    await until('longer than');
+    socket.write(get('/next', 'Connection: close\r\n'));
+    expect(statuses(await ended)).to.deep.equal([400, 200]);
+  });
+
   it('reuses the connection when the response preceded the end of the body', async () => {
     const { port } = await begin({ lingerTimeout: 500 });
     const body = `POST /some HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n${'x'.repeat(3_000_000)}`;

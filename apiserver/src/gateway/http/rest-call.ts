@@ -37,7 +37,8 @@ export async function readBody(request: IncomingMessage, bounds: BodyBounds): Pr
     const fail = (error: KelletError): void => {
       finish();
       chunks.length = 0;
-      request.resume();
+      // Read by a listener: a stream that flows without one can stop at its buffer, and the connection with it.
+      request.on('data', () => undefined);
       reject(error);
     };
     const take = (chunk: Uint8Array): void => {

@@ -1,8 +1,8 @@
 // Records calls that change something in the audit log: a successful one durably before its response, and attempts that
-// failed or were refused soon after.
+// failed or were refused soon after, also those to read.
 import type { DescMethod } from '@bufbuild/protobuf';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
-import type { AuditFacts } from '../../platform/audit/audit-event.ts';
+import { actorOf, type AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { toKelletError } from '../../platform/errors.ts';
 import type { CallContext, Caller, Invoker } from '../../platform/rpc.ts';
@@ -11,12 +11,12 @@ import type { AccessEntry } from './access-log.ts';
 import { type AuditedMethod, auditedMethods, localName } from './audited-calls.ts';
 
 /** The parts of the trail that the gateway uses. */
-export type CallTrail = Pick<AuditTrail, 'mustHaveRoom' | 'record' | 'note'>;
+export type CallTrail = Pick<AuditTrail, 'mustHaveRoom' | 'record' | 'note' | 'noteOnce'>;
 
 /** Records the calls of one gateway. */
 export class AuditLog {
   private readonly trail: CallTrail;
-  private readonly methods: ReadonlyMap<DescMethod, AuditedMethod>;
+  private readonly methods: ReturnType<typeof auditedMethods>;
 
   constructor(trail: CallTrail, routes: RouteTable) {
     this.trail = trail;
@@ -53,19 +53,24 @@ export class AuditLog {
   /** Records a call that was refused before it was made. `request` is undefined if it was not read. */
   refused(entry: AccessEntry, thrown: unknown, request?: object): void {
     const { method, caller } = entry;
-    const audited = method && this.methods.get(method);
-    if (!audited || !caller || isRoutine(method, caller)) return;
+    if (!method || !caller || isRoutine(method, caller)) return;
+    const changing = this.methods.changing.get(method);
+    const audited = changing ?? this.methods.others.get(method);
+    if (!audited) return;
     const { code } = toKelletError(thrown);
     // A missing recent sign-in with the second factor is UNAUTHENTICATED. Exceeding the rate limit is not a denied attempt.
     if (code !== 'PERMISSION_DENIED' && code !== 'UNAUTHENTICATED') return;
     const { requestId, address, userAgent } = entry;
     const resource = audited.resourceOf(request ?? fieldsOf(entry.variables), undefined, caller);
-    this.trail.note(factsOf(audited.action, caller, { requestId, address, userAgent }, resource, code));
+    const facts = factsOf(audited.action, caller, { requestId, address, userAgent }, resource, code);
+    // A page may ask again and again for what its reader may not see.
+    if (changing) this.trail.note(facts);
+    else this.trail.noteOnce(facts);
   }
 
   /** Returns how calls of a method are recorded if this caller makes them; never those of devices. */
   private auditedOf(method: DescMethod, caller: Caller): AuditedMethod | undefined {
-    return caller.kind === 'device' || caller.kind === 'public' ? undefined : this.methods.get(method);
+    return caller.kind === 'device' || caller.kind === 'public' ? undefined : this.methods.changing.get(method);
   }
 
   private async recorded<T extends object>(call: AuditedCall, run: () => Promise<T>): Promise<T> {
@@ -130,8 +135,7 @@ const factsOf = (
   result: string,
 ): AuditFacts => ({
   tenantId: caller.tenantId,
-  // A Kubernetes account has no id of its own.
-  actor: { kind: caller.kind, id: caller.userId || caller.deviceId || caller.name, name: caller.name },
+  actor: actorOf(caller),
   action,
   resource,
   result,

@@ -51,7 +51,9 @@ const kinds: Record<string, string> = {
 };
 
 describe('the recorded calls', () => {
-  const audited = new Map([...auditedMethods(table)].map(([method, how]) => [nameOf(method), { method, how }]));
+  const audited = new Map(
+    [...auditedMethods(table).changing].map(([method, how]) => [nameOf(method), { method, how }]),
+  );
 
   it('are all calls that change something, with some exceptions', () => {
     const changing = table.routes.filter(

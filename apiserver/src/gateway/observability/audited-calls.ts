@@ -53,10 +53,19 @@ export function isAudited({ verb, method, access }: Route): boolean {
   return access.callers.some((caller) => caller !== Access_Caller.PUBLIC && caller !== Access_Caller.DEVICE);
 }
 
-/** Returns the recorded methods of a contract. A method whose path names no collection acts on something unnamed. */
-export function auditedMethods({ routes }: RouteTable): ReadonlyMap<DescMethod, AuditedMethod> {
+/**
+ * Returns how the calls of a contract are recorded: those that change something, and those of all other methods if they are
+ * refused. A method whose path names no collection acts on something unnamed.
+ */
+export function auditedMethods({ routes }: RouteTable): {
+  readonly changing: ReadonlyMap<DescMethod, AuditedMethod>;
+  readonly others: ReadonlyMap<DescMethod, AuditedMethod>;
+} {
   const items = itemsOf(routes);
-  return new Map(routes.filter(isAudited).map((route) => [route.method, auditedMethod(route, items)]));
+  const described = (some: readonly Route[]) =>
+    new Map(some.map((route) => [route.method, auditedMethod(route, items)]));
+  const { changing = [], others = [] } = Object.groupBy(routes, (route) => (isAudited(route) ? 'changing' : 'others'));
+  return { changing: described(changing), others: described(others) };
 }
 
 function auditedMethod(route: Route, items: ReadonlyMap<string, string>): AuditedMethod {

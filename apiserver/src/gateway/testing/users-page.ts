@@ -3,7 +3,8 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { Access_CustomerAccess as CustomerAccess } from '@kellet/proto/es/kellet/v1/options_pb';
-import { allScopes, scopesOfRole, tenantRoles } from '../../auth/roles/roles.ts';
+import { scopesOfRole, tenantRoles } from '../../auth/roles/roles.ts';
+import { allScopes } from '../../platform/scopes.ts';
 import { publicServices } from '../services.ts';
 import { accessOf } from '../transcoding/routes.ts';
 
@@ -17,9 +18,9 @@ function row(scope: string): string {
   const names = methods
     .filter((method) => accessOf(method).scope === scope)
     .map((method) => {
-      const { customerAccess, planned } = accessOf(method);
+      const { customerAccess, planned, everyScope } = accessOf(method);
       const name = forDeviceGroups.includes(customerAccess) ? `**${method.name}**` : method.name;
-      return planned ? `${name} (planned)` : name;
+      return `${name}${everyScope ? ' (and every other)' : ''}${planned ? ' (planned)' : ''}`;
     });
   const roles = tenantRoles.filter((role) => scopesOfRole(role).has(scope)).toReversed();
   return `| \`${scope}\` | ${roles.join(', ')} | ${names.join(', ') || 'none'} |`;

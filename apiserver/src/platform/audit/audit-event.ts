@@ -3,9 +3,7 @@ import { create, type JsonObject, toJson } from '@bufbuild/protobuf';
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import { AuditEventSchema } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { auditEventHash, FIRST_PREVIOUS_HASH } from '@kellet/verify';
-
-/** The scope of callers who may read the audit log, as in audit.proto. */
-export const auditScope = 'tenant:write';
+import type { Caller } from '../rpc.ts';
 
 /** The contents of an audit event, without id and time. */
 export interface AuditFacts {
@@ -15,12 +13,24 @@ export interface AuditFacts {
   /** `Service/Method`, or a name such as `auth.login`. */
   readonly action: string;
   readonly resource: { readonly kind: string; readonly id: string };
-  /** The code of the response. */
+  /** The code of the response; UNKNOWN for a command, which is recorded before it runs. */
   readonly result: string;
   readonly address: string;
   readonly userAgent: string;
   readonly requestId: string;
 }
+
+/** Returns the actor that a caller is. A Kubernetes account has no id of its own. */
+export const actorOf = ({ kind, userId, deviceId, name }: Caller): AuditFacts['actor'] => ({
+  ...{ kind, id: userId || deviceId || name, name },
+});
+
+/** Returns the event of what happens without a call, in the platform's log. */
+export const systemFacts = (
+  action: string,
+  resource: AuditFacts['resource'],
+  actor: AuditFacts['actor'] = { kind: 'system', id: '', name: '' },
+): AuditFacts => ({ tenantId: '', actor, action, resource, result: 'OK', address: '', userAgent: '', requestId: '' });
 
 /** An event before it has a place in the chain. */
 export interface AuditRecord extends AuditFacts {

@@ -1,4 +1,5 @@
 // The SQL of the audit log (migrations/0063_audit_log.sql).
+import { boundedCount } from '../database/bounded-count.ts';
 import { auditChannel } from '../database/channels.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { named } from '../database/statement-batch.ts';
@@ -123,7 +124,7 @@ export async function isPending(tx: Transaction, tenantId: string): Promise<bool
 
 /** Returns how many records of all logs are waiting. */
 export async function countPending(tx: Transaction): Promise<number> {
-  const { rows } = await tx.query<{ count: number }>('SELECT count(*)::int4 AS count FROM audit_pending');
+  const { rows } = await tx.query<{ count: number }>(`SELECT ${boundedCount('SELECT FROM audit_pending')} AS count`);
   return rows[0]!.count;
 }
 

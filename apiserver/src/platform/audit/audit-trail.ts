@@ -22,6 +22,9 @@ const patienceMilliseconds = 10_000;
 /** Refused attempts recorded for one log in a minute by one process; further ones are counted only. */
 const refusedPerMinute = 1000;
 
+/** Refused attempts that are remembered in a minute, so that their repetitions are not recorded. */
+const maximumRepeated = 10_000;
+
 /** How long `close` tries to write what waits. */
 const closingMilliseconds = 5000;
 
@@ -50,6 +53,8 @@ export class AuditTrail {
   private minute = 0;
   /** Refused attempts of the current minute by log. */
   private readonly refused = new Map<string, number>();
+  /** Those of the current minute that were recorded by {@link noteOnce}. */
+  private readonly repeated = new Set<string>();
 
   constructor(parts: AuditTrailParts) {
     this.parts = parts;
@@ -75,13 +80,32 @@ export class AuditTrail {
 
   /** Records a failed or denied attempt soon, at most {@link refusedPerMinute} of them. */
   note(facts: AuditFacts): void {
-    const minute = Math.floor(this.parts.clock.now() / 60_000);
-    if (minute !== this.minute) this.refused.clear();
-    this.minute = minute;
+    this.beginMinute();
     const count = (this.refused.get(facts.tenantId) ?? 0) + 1;
     this.refused.set(facts.tenantId, count);
     if (count > refusedPerMinute || this.waiting.length >= maximumWaiting) this.dropped.inc();
     else this.add(facts, undefined);
+  }
+
+  /**
+   * Records a refused attempt that a client may repeat all the time, such as a read: once a minute for an actor, an action, what
+   * it acts on and the result.
+   */
+  noteOnce(facts: AuditFacts): void {
+    this.beginMinute();
+    const { tenantId, actor, action, resource, result } = facts;
+    const key = JSON.stringify([tenantId, actor.kind, actor.id, action, resource.id, result]);
+    if (this.repeated.has(key)) return;
+    if (this.repeated.size < maximumRepeated) this.repeated.add(key);
+    this.note(facts);
+  }
+
+  private beginMinute(): void {
+    const minute = Math.floor(this.parts.clock.now() / 60_000);
+    if (minute === this.minute) return;
+    this.minute = minute;
+    this.refused.clear();
+    this.repeated.clear();
   }
 
   /** Records an event of the transaction's tenant in that transaction. */

@@ -226,6 +226,27 @@ describe('the audit log', function () {
     await proxy.close();
   });
 
+  it('has a refused attempt that is repeated all the time once a minute', async () => {
+    let now = 0;
+    const metrics = createMetrics();
+    const often = new AuditTrail({ database: test.database, clock: { now: () => now }, logger, metrics });
+    const refused = { ...facts, action: 'AuthService/ListUsers', result: 'PERMISSION_DENIED' };
+    for (let attempt = 0; attempt < 50; attempt += 1) often.noteOnce(refused);
+    for (const other of [
+      { actor: { ...facts.actor, id: 'another' } },
+      { action: 'AuthService/GetUser' },
+      { resource: { kind: 'user', id: 'another' } },
+      { tenantId: 'other' },
+    ]) {
+      often.noteOnce({ ...refused, ...other });
+    }
+    now = 60_000;
+    often.noteOnce(refused);
+    await often.close();
+    expect(await list()).to.have.length(5);
+    expect(await list('other')).to.have.length(1);
+  });
+
   it('limits how many refused attempts of a log are recorded in a minute', async () => {
     const metrics = createMetrics();
     let now = 0;

@@ -46,6 +46,9 @@ export const headersLock = 6452817310;
 /** Held by the process that maintains the wallet, for a transaction. */
 export const walletLock = 6452817311;
 
+/** Held by the process that packs leaves, for a transaction. */
+export const leavesLock = 6452817312;
+
 // Keys of text, see holdLock.
 
 /** Serialises additions to a tenant's devices against its quota. */

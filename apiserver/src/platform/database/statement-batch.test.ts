@@ -30,10 +30,15 @@ describe('parameters', () => {
     }
   });
 
-  it('of other types are left to pg', async () => {
+  it('are as pg would send them', async () => {
     const values = [
       ['a', null, 'b"'],
       [1, 2],
+      [0.1, -0, null, 1e21, 5e-324, NaN, -Infinity],
+      [2n ** 63n - 1n, -1n, null],
+      ['a', 1, 2n, null],
+      [null],
+      [undefined, 'a'],
       [
         [1, 2],
         [3, 4],
@@ -43,9 +48,13 @@ describe('parameters', () => {
     ];
     for (const value of values) expect(parameterOf(value)).to.deep.equal(prepareValue(value));
     const { rows } = await test.database.systemRead((tx) =>
-      tx.query('SELECT $1::text[] AS texts, $2::int4[] AS numbers, $3::bytea[] AS bytes', [values[0], [1], values[4]]),
+      tx.query('SELECT $1::text[] AS texts, $2::int4[] AS numbers, $3::bytea[] AS bytes', [
+        values[0],
+        [1],
+        [Buffer.from('a"\\')],
+      ]),
     );
-    expect(rows).to.deep.equal([{ texts: values[0], numbers: [1], bytes: values[4] }]);
+    expect(rows).to.deep.equal([{ texts: values[0], numbers: [1], bytes: [Buffer.from('a"\\')] }]);
   });
 });
 

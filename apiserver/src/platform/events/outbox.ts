@@ -3,6 +3,7 @@ import { Loop } from '../background/loop.ts';
 import type { Clock } from '../clock.ts';
 import { Batches } from '../concurrency/keyed-batches.ts';
 import { outboxLock, tryLock } from '../database/advisory-locks.ts';
+import { boundedCount } from '../database/bounded-count.ts';
 import { outboxChannel } from '../database/channels.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { newId } from '../ids.ts';
@@ -212,6 +213,6 @@ function addGauges(parts: { database: Database; metrics: Registry; logger: Logge
     read('SELECT extract(epoch FROM now() - not_before)::float8 AS value FROM outbox ORDER BY position LIMIT 1'),
   );
   readGauge(parts, 'kellet_outbox_set_aside', 'Events refused by the broker, until they are resent or dropped', () =>
-    read('SELECT count(*)::float8 AS value FROM outbox_set_aside'),
+    read(`SELECT ${boundedCount('SELECT FROM outbox_set_aside')} AS value`),
   );
 }

@@ -12,7 +12,10 @@ export interface GrpcCall {
 }
 
 /** What is known about a call when it starts. */
-export type CallFacts = Pick<CallContext, 'caller' | 'requestId' | 'address' | 'metadata' | 'responseMetadata'>;
+export interface CallFacts extends Pick<CallContext, 'caller' | 'requestId' | 'address' | 'responseMetadata'> {
+  /** Returns the metadata as handlers see it; called once it is read, because few handlers read it. */
+  readonly metadataOf: () => ReadonlyMap<string, string>;
+}
 
 /** The context of a call; `finish` is called when the response has been sent. */
 export class GrpcContext implements CallContext {
@@ -20,10 +23,11 @@ export class GrpcContext implements CallContext {
   readonly tenantId: string;
   readonly requestId: string;
   readonly address: string;
-  readonly metadata: ReadonlyMap<string, string>;
   readonly responseMetadata: Map<string, string>;
   readonly deadline: number | undefined;
   private readonly controller = new AbortController();
+  private readonly metadataOf: () => ReadonlyMap<string, string>;
+  private readMetadata: ReadonlyMap<string, string> | undefined;
   private readonly afterwards: (() => void)[] = [];
   private isFinished = false;
 
@@ -32,12 +36,16 @@ export class GrpcContext implements CallContext {
     this.tenantId = facts.caller.tenantId;
     this.requestId = facts.requestId;
     this.address = facts.address;
-    this.metadata = facts.metadata;
+    this.metadataOf = facts.metadataOf;
     this.responseMetadata = facts.responseMetadata;
     const deadline = Number(call.getDeadline());
     this.deadline = Number.isFinite(deadline) ? deadline : undefined;
     call.on('cancelled', () => this.controller.abort());
     if (call.cancelled) this.controller.abort();
+  }
+
+  get metadata(): ReadonlyMap<string, string> {
+    return (this.readMetadata ??= this.metadataOf());
   }
 
   get signal(): AbortSignal {

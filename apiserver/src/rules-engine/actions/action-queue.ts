@@ -1,4 +1,5 @@
 // The durable queue of actions. Every function works inside the caller's transaction.
+import { boundedCount } from '../../platform/database/bounded-count.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
@@ -146,7 +147,7 @@ export async function forgetDeadActions(tx: Transaction): Promise<void> {
 /** Returns the number of dead actions of all tenants. */
 export async function countDeadActions(tx: Transaction): Promise<number> {
   const { rows } = await tx.query<{ dead: number }>(
-    'SELECT count(*)::float8 AS dead FROM rule_actions WHERE dead_at IS NOT NULL',
+    `SELECT ${boundedCount('SELECT FROM rule_actions WHERE dead_at IS NOT NULL ORDER BY dead_at')} AS dead`,
   );
   return rows[0]!.dead;
 }

@@ -17,24 +17,32 @@ export interface WaitingPoint {
   readonly payload: StoredPayload;
 }
 
+/** SQL: `waiting` has up to `most` tenants with waiting points after `after`, one index probe each, and then perhaps NULL. */
+const waitingTenants = (after: string, most: number): string =>
+  `WITH RECURSIVE waiting AS (
+     (SELECT tenant_id, 1 AS place FROM rule_points WHERE tenant_id > ${after} ORDER BY tenant_id LIMIT 1)
+     UNION ALL
+     SELECT (SELECT p.tenant_id FROM rule_points p WHERE p.tenant_id > w.tenant_id ORDER BY p.tenant_id LIMIT 1), place + 1
+     FROM waiting w WHERE w.tenant_id IS NOT NULL AND place < ${most})`;
+
 /** Returns up to 100 tenants with waiting points, beginning after `after`. */
 export async function tenantsWithPoints(tx: Transaction, after: string): Promise<string[]> {
   const { rows } = await tx.query<{ tenant_id: string }>(
-    `WITH RECURSIVE waiting AS (
-       (SELECT tenant_id, 1 AS place FROM rule_points WHERE tenant_id > $1 ORDER BY tenant_id LIMIT 1)
-       UNION ALL
-       SELECT (SELECT p.tenant_id FROM rule_points p WHERE p.tenant_id > w.tenant_id ORDER BY p.tenant_id LIMIT 1), place + 1
-       FROM waiting w WHERE w.tenant_id IS NOT NULL AND place < 100
-     ) SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`,
+    `${waitingTenants('$1', 100)} SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`,
     [after],
   );
   return rows.map((row) => row.tenant_id);
 }
 
+/** Tenants whose oldest points are compared for the metric, so that it costs the same however many wait. */
+const mostTenantsCompared = 1000;
+
 /** Returns the age of the oldest waiting point in seconds; 0 without one. */
 export async function oldestPointSeconds(tx: Transaction): Promise<number> {
   const { rows } = await tx.query<{ lag: number | null }>(
-    'SELECT extract(epoch FROM now() - min(added_at))::float8 AS lag FROM rule_points',
+    `${waitingTenants(`''`, mostTenantsCompared)}
+     SELECT extract(epoch FROM now() - min(oldest.added_at))::float8 AS lag FROM waiting, LATERAL (
+       SELECT added_at FROM rule_points p WHERE p.tenant_id = waiting.tenant_id ORDER BY position LIMIT 1) AS oldest`,
   );
   return rows[0]?.lag ?? 0;
 }

@@ -99,7 +99,7 @@ export class Ingest {
     idempotency: Omit<IdempotencyRow, 'response'> | undefined,
   ): Promise<IngestResult> {
     const { devices, writer, clock, rejected, anchorQuota, pointQuota } = this.dependencies;
-    const known = await devices.lookupEach(context.tenantId, points.deviceIds, points.deviceKeys);
+    const known = await devices.lookupEach(context.tenantId, points.deviceIds, points.devices);
     const now = clock.now();
     let accepted: AcceptedPoint[] = [];
     let acceptedIndexes: number[] = [];

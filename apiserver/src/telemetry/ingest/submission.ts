@@ -6,7 +6,7 @@ import { type RowPoint, RowTenant } from '../kernel/row-point.ts';
 import { longestTenantId, type ScannedBody } from '../kernel/scan.ts';
 import { scannedBody } from '../kernel/scanned-request.ts';
 import { schemaFit } from '../kernel/schema-fit.ts';
-import type { TelemetryDevice } from '../points/devices.ts';
+import type { DeviceReference, TelemetryDevice } from '../points/devices.ts';
 import { schemaViolation } from '../points/schema.ts';
 import {
   type AcceptedPoint,
@@ -24,8 +24,8 @@ export interface Submission {
   readonly given: readonly GivenPoint[];
   /** The device of each point, as requested. */
   readonly deviceIds: readonly string[];
-  /** `tenant/device` of each point, if at hand. */
-  readonly deviceKeys?: readonly string[];
+  /** The device of each point, if at hand. */
+  readonly devices?: readonly DeviceReference[];
   /** Validates a point, given the directory's entry for its device. */
   judge(index: number, device: TelemetryDevice | undefined, caller: Caller, now: number): AcceptedPoint | Rejection;
   /** Lets the memory of the points be used again. To be called once they are durable and nothing refers to them any more. */
@@ -63,7 +63,7 @@ export class GivenSubmission implements Submission {
 
 class ScannedSubmission implements Submission {
   readonly deviceIds: readonly string[];
-  readonly deviceKeys: readonly string[];
+  readonly devices: readonly DeviceReference[];
   private readonly request: IngestRequest;
   private readonly scanned: ScannedBody;
   private readonly tenant: RowTenant;
@@ -74,7 +74,7 @@ class ScannedSubmission implements Submission {
     this.tenant = tenant;
     const { points } = scanned;
     this.deviceIds = points.map(({ id }) => id.text);
-    this.deviceKeys = points.map(({ id }) => id.keyIn(tenant.tenantId));
+    this.devices = points.map(({ id }) => id);
   }
 
   get count(): number {

@@ -1,8 +1,9 @@
 // The ids of devices in bodies. The same devices send again and again: their ids become text once, so that the hash by which maps
 // find them is computed once, too.
+import type { DeviceReference } from '../points/devices.ts';
 
 /** A device's id. */
-export class DeviceId {
+export class DeviceId implements DeviceReference {
   /** Its 16 bytes as signed numbers, big-endian. */
   readonly first: number;
   readonly second: number;
@@ -10,6 +11,7 @@ export class DeviceId {
   readonly fourth: number;
   /** In lower case. */
   readonly text: string;
+  found: unknown = undefined;
   private tenantId = '';
   private key = '';
 
@@ -34,9 +36,9 @@ export class DeviceId {
 /** The length of an id as text. */
 export const idLength = 36;
 
-/** Bounds the memory: a fleet with more devices pays for some of the texts. */
-const places = 65_536;
-/** Each id has one place, which it shares with others, by its last four digits. */
+/** Bounds the memory, at about 200 bytes for each: a fleet with more devices pays for some of the texts. */
+const places = 2 ** 18;
+/** Each id has two places, by its last digits, which it shares with others. The one that was found last is in the first. */
 const known = new Array<DeviceId | undefined>(places).fill(undefined);
 
 const notDigit = 0x10000;
@@ -67,7 +69,13 @@ export function deviceIdAt(body: Buffer, at: number): DeviceId | undefined {
   const second = (c << 16) | d;
   const third = (e << 16) | f;
   const fourth = (g << 16) | h;
-  const held = known[h];
+  const place = (fourth << 1) & (places - 1);
+  const held = known[place];
   if (held?.fourth === fourth && held.third === third && held.second === second && held.first === first) return held;
-  return (known[h] = new DeviceId(body.toString('latin1', at, at + idLength), first, second, third, fourth));
+  const other = known[place + 1];
+  const isOther = other?.fourth === fourth && other.third === third && other.second === second && other.first === first;
+  known[place + 1] = held;
+  return (known[place] = isOther
+    ? other
+    : new DeviceId(body.toString('latin1', at, at + idLength), first, second, third, fourth));
 }

@@ -34,7 +34,7 @@ const deviceId = '0198c7a4-5b1e-7d3a-9c42-1f0e8d6b7a55';
 function judge(request: IngestRequest, isScanned: boolean, schema?: TelemetrySchema): unknown[] {
   const points: Submission = isScanned ? submissionOf(request, tenantId) : new GivenSubmission(request.points);
   const judged = points.deviceIds.map((id, index) => {
-    if (points.deviceKeys) expect(points.deviceKeys[index]).to.equal(`${tenantId}/${id}`);
+    if (points.devices) expect(points.devices[index]!.keyIn(tenantId)).to.equal(`${tenantId}/${id}`);
     return points.judge(index, testDevice(id, { telemetrySchema: schema }), caller, now);
   });
   const all = judged.map(observed);

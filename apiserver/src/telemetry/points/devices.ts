@@ -7,6 +7,8 @@ export interface TelemetryDevice {
   readonly deviceId: string;
   /** `tenant/device`, always the same string: its hash is computed once. Undefined: not in the directory. */
   readonly key?: string;
+  /** Where what is held about the device is reached without a search, if it is in the directory. */
+  readonly memory?: { latest: unknown; life: unknown };
   readonly name: string;
   readonly type: string;
   /** Empty: none. */
@@ -18,17 +20,27 @@ export interface TelemetryDevice {
   readonly effectiveTags: Readonly<Record<string, string>>;
   readonly telemetrySchema: TelemetrySchema | undefined;
   readonly anchoringMode: AnchorMode;
+  /** How long it stays online without a sign of life, if that is at hand. */
+  readonly offlineAfterSeconds?: number;
+}
+
+/** A device as named in requests, which keeps what the directory has found for it. */
+export interface DeviceReference {
+  /** Returns `tenant/device`. */
+  keyIn(tenantId: string): string;
+  /** For the directory alone. */
+  found: unknown;
 }
 
 /** The device directory (device-registry/devices/directory.ts). */
 export interface Devices {
   /** Returns those of the devices that exist in the tenant, keyed by the id as requested. */
   lookup(tenantId: string, deviceIds: readonly string[]): Promise<ReadonlyMap<string, TelemetryDevice>>;
-  /** Returns the same as `lookup`, for each id in turn. `keys` are `tenant/device` of each, if they are at hand. */
+  /** Returns the same as `lookup`, for each id in turn. `references` are the devices of the ids, if they are at hand. */
   lookupEach(
     tenantId: string,
     deviceIds: readonly string[],
-    keys?: readonly string[],
+    references?: readonly DeviceReference[],
   ): Promise<readonly (TelemetryDevice | undefined)[]>;
 }
 
@@ -52,8 +64,14 @@ export type FindEntityView = (
 
 /** Receives signs of life (device-registry/liveness/liveness.ts). */
 export interface Liveness {
-  /** `key` is `tenant/device`, if it is at hand. */
-  seen(tenantId: string, deviceId: string, atMilliseconds: number, source: 'telemetry' | 'poll', key?: string): void;
+  /** `device` is the directory's entry, if it is at hand. */
+  seen(
+    tenantId: string,
+    deviceId: string,
+    atMilliseconds: number,
+    source: 'telemetry' | 'poll',
+    device?: Pick<TelemetryDevice, 'key' | 'memory' | 'offlineAfterSeconds'>,
+  ): void;
   /** Returns what is in memory about a device, or undefined. Milliseconds by the database's clock. */
   overlay(tenantId: string, deviceId: string): { readonly lastSeen: number; readonly online: boolean } | undefined;
   /** How many signs were recorded so far, and up to which of them all are written. */

@@ -25,9 +25,13 @@ const views: Buffer[] = [];
 function hashRange(bytes: Buffer, start: number, end: number): HashText {
   const length = end - start;
   if (length > scratch.length) return doubleHash(bytes.subarray(start, end));
-  const view = (views[length] ??= scratch.subarray(0, length));
   bytes.copy(scratch, 0, start, end);
-  return doubleHash(view);
+  return hashScratch(length);
+}
+
+/** Returns the SHA256d of the first bytes of `scratch`. */
+function hashScratch(length: number): HashText {
+  return doubleHash((views[length] ??= scratch.subarray(0, length)));
 }
 
 /** Returns the SHA-256 of a SHA-256. */
@@ -36,18 +40,18 @@ function outerHash(digest: HashText): HashText {
   return hash('sha256', inner, 'binary');
 }
 
-let preimage = Buffer.alloc(16 * 1024);
-
 /**
  * Returns the leaf hash of a point. `tenantId` and `deviceId` are ASCII, `seconds` is whole seconds since 1970,
  * `payload` is the canonical text.
  */
 export function leafHash(tenantId: string, deviceId: string, seconds: number, payload: string): HashText {
   const headBytes = leafHeadBytes(tenantId, deviceId);
+  // A UTF-16 unit takes at most three bytes of UTF-8.
   const most = headBytes + payload.length * 3;
-  if (most > preimage.length) preimage = Buffer.alloc(most * 2);
+  const preimage = most > scratch.length ? Buffer.alloc(most) : scratch;
   writeLeafHead(preimage, 0, tenantId, deviceId, seconds);
-  return hashRange(preimage, 0, headBytes + preimage.write(payload, headBytes, 'utf8'));
+  const length = headBytes + preimage.write(payload, headBytes, 'utf8');
+  return preimage === scratch ? hashScratch(length) : doubleHash(preimage.subarray(0, length));
 }
 
 /** Where a canonical payload is, after bytes that may be overwritten. */

@@ -62,14 +62,18 @@ export async function writeLatest(tx: Transaction, changes: readonly LatestChang
     const { newest, older } = change.points.parts;
     return newest && !older ? { change, newest } : [];
   });
-  const written = new Set<string>();
+  const others = new Set(changes);
   if (single.length > 0) {
-    const { rows } = await tx.query<{ device_id: string }>(
-      `INSERT INTO telemetry_latest AS latest (tenant_id, device_id, names, time, payload)
-       SELECT * FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::int8[], string_to_array($5, chr(10)))
-       ON CONFLICT (device_id) DO UPDATE SET time = excluded.time, payload = excluded.payload
-         WHERE latest.names = excluded.names AND latest.time <= excluded.time
-       RETURNING device_id`,
+    const { rows } = await tx.query<{ place: number }>(
+      `WITH written AS (
+         INSERT INTO telemetry_latest AS latest (tenant_id, device_id, names, time, payload)
+         SELECT * FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::int8[], string_to_array($5, chr(10)))
+         ON CONFLICT (device_id) DO UPDATE SET time = excluded.time, payload = excluded.payload
+           WHERE latest.names = excluded.names AND latest.time <= excluded.time
+         RETURNING device_id
+       )
+       SELECT place::int4 FROM unnest($2::uuid[]) WITH ORDINALITY AS given (device_id, place)
+       WHERE device_id NOT IN (SELECT device_id FROM written)`,
       [
         single.map(({ change }) => change.tenantId),
         single.map(({ change }) => change.deviceId),
@@ -79,11 +83,12 @@ export async function writeLatest(tx: Transaction, changes: readonly LatestChang
         single.map(({ newest }) => newest.payload).join('\n'),
       ],
     );
-    for (const { device_id: id } of rows) written.add(id);
+    for (const { change } of single) others.delete(change);
+    for (const { place } of rows) others.add(single[place - 1]!.change);
   }
   await mergeRows(
     tx,
-    changes.filter(({ deviceId }) => !written.has(deviceId)),
+    changes.filter((change) => others.has(change)),
   );
 }
 

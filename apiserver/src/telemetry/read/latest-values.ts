@@ -13,6 +13,8 @@ export interface TimedPoint extends PointValues {
   readonly payload: string;
   /** Points whose `names` are the same object have the same names. */
   readonly names?: object;
+  /** The values, if they have to be parsed: both kinds at once. */
+  readonly values?: PointValues;
 }
 
 /** The newest value of each key and the time of the newest point. */
@@ -134,12 +136,11 @@ export class LatestBuilder {
     this.olderBytes = mergeLatest(this.older, merged);
   }
 
-  /** Returns the latest values of all points so far. */
-  latest(): LatestValues {
-    const merged = noLatestValues();
-    if (this.older) mergeLatest(merged, this.older);
-    if (this.newest) mergePoint(merged, this.newest, this.newest.time);
-    return merged;
+  /** Merges all points so far into values that arrived before. */
+  mergeInto(values: LatestValues): void {
+    const { older, newest } = this;
+    if (older) mergeLatest(values, older);
+    if (newest) mergePoint(values, newest.values ?? newest, newest.time);
   }
 
   private addToOlder(point: TimedPoint): void {

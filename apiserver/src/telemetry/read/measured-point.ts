@@ -20,8 +20,8 @@ function measuredPoint(point: AcceptedPoint): MeasuredPoint {
   const { tenantId, device, time, payload, names } = point;
   if (names) return new PayloadPoint(tenantId, device, toNanoseconds(time), payload, names);
   const { numericValues, stringValues } = point;
-  const { deviceId, key } = device;
-  return { tenantId, deviceId, key, time: toNanoseconds(time), payload, numericValues, stringValues };
+  const { deviceId, key, memory } = device;
+  return { tenantId, deviceId, key, memory, time: toNanoseconds(time), payload, numericValues, stringValues };
 }
 
 /** Reads the values from the payload when they are needed: mostly the next point replaces it unread. */
@@ -29,6 +29,7 @@ class PayloadPoint implements MeasuredPoint {
   readonly tenantId: string;
   readonly deviceId: string;
   readonly key: string | undefined;
+  readonly memory: TelemetryDevice['memory'];
   readonly time: bigint;
   readonly payload: string;
   readonly names: object;
@@ -37,16 +38,21 @@ class PayloadPoint implements MeasuredPoint {
     this.tenantId = tenantId;
     this.deviceId = device.deviceId;
     this.key = device.key;
+    this.memory = device.memory;
     this.time = time;
     this.payload = payload;
     this.names = names;
   }
 
+  get values(): PointValues {
+    return parsePayload(this.payload);
+  }
+
   get numericValues(): PointValues['numericValues'] {
-    return parsePayload(this.payload).numericValues;
+    return this.values.numericValues;
   }
 
   get stringValues(): PointValues['stringValues'] {
-    return parsePayload(this.payload).stringValues;
+    return this.values.stringValues;
   }
 }

@@ -1,51 +1,36 @@
-// Tracks points per second over the last minute, per tenant and device, with two counters each while points arrive.
+// Tracks points per second over the last minute, per tenant and device.
 
 const window = 60_000;
-/** Limit on counters, each of about 150 bytes. Devices beyond it have no rate. */
+/** Limit on counters of a minute, each of about 40 bytes. Devices beyond it have no rate. */
 const maxCounters = 200_000;
-
-interface Counter {
-  /** The minute since 1970 that `current` counts; `previous` counts the one before. */
-  minute: number;
-  current: number;
-  previous: number;
-}
 
 /** Counts the points this process accepted. */
 export class Rates {
-  private readonly counters = new Map<string, Counter>();
+  /** The minute since 1970 that `current` counts; `previous` counts the one before. */
+  private minute = 0;
+  private current = new Map<string, number>();
+  private previous = new Map<string, number>();
 
   add(key: string, points: number, nowMilliseconds: number): void {
-    const held = this.at(key, nowMilliseconds);
-    if (held) held.current += points;
-    else if (this.counters.size < maxCounters) {
-      this.counters.set(key, { minute: Math.floor(nowMilliseconds / window), current: points, previous: 0 });
-    }
+    this.turn(nowMilliseconds);
+    const counted = this.current.get(key);
+    if (counted !== undefined) this.current.set(key, counted + points);
+    else if (this.current.size < maxCounters) this.current.set(key, points);
   }
 
   /** Returns the rate over the last 60 s: the current minute and the part of the previous one within the window. */
   perSecond(key: string, nowMilliseconds: number): number {
-    const counter = this.at(key, nowMilliseconds);
-    if (!counter) return 0;
+    this.turn(nowMilliseconds);
     const elapsed = (nowMilliseconds % window) / window;
-    return (counter.current + counter.previous * (1 - elapsed)) / 60;
+    return ((this.current.get(key) ?? 0) + (this.previous.get(key) ?? 0) * (1 - elapsed)) / 60;
   }
 
-  /** Drops counters that have been silent for two minutes. */
-  sweep(nowMilliseconds: number): void {
-    for (const key of this.counters.keys()) if (!this.at(key, nowMilliseconds)) this.counters.delete(key);
-  }
-
-  private at(key: string, nowMilliseconds: number): Counter | undefined {
-    const counter = this.counters.get(key);
-    if (!counter) return undefined;
+  /** Begins the next minute when it is time, also to free the counters of a process that gets no points any more. */
+  turn(nowMilliseconds: number): void {
     const minute = Math.floor(nowMilliseconds / window);
-    if (minute - counter.minute > 1) return undefined;
-    if (minute > counter.minute) {
-      counter.previous = counter.current;
-      counter.current = 0;
-      counter.minute = minute;
-    }
-    return counter;
+    if (minute === this.minute) return;
+    this.previous = minute === this.minute + 1 ? this.current : new Map<string, number>();
+    this.current = new Map<string, number>();
+    this.minute = minute;
   }
 }

@@ -100,31 +100,41 @@ describe('the store of latest values', () => {
     expect(await written()).to.equal(before + devices);
   });
 
-  it('keeps in memory what cannot be written, with what arrives meanwhile', async () => {
-    let isAway = true;
-    const away = Object.create(test.database, {
-      system: {
-        value: (work: Parameters<typeof test.database.system>[0]) =>
-          isAway ? Promise.reject(new Error('away')) : test.database.system(work),
-      },
-    }) as typeof test.database;
-    const store = new SnapshotStore(away, logger, systemClock);
-    store.accept([point(5, 10n, { a: 1, b: 1 }), point(6, 10n, { a: 1 })], 100);
-    const failed = store.writeAll().catch((error: Error) => error.message);
-    store.accept([point(5, 11n, { a: 2 })], 200);
-    expect(await failed).to.equal('away');
-    expect(store.writtenBefore).to.equal(100);
-    const { bytes } = store;
-    isAway = false;
-    await store.writeAll();
-    expect(bytes).to.be.greaterThan(0);
-    expect(store.bytes).to.equal(0);
-    const latest = await store.latest('acme', testDeviceId(5), elsewhere);
-    expect([...latest!.numeric].sort()).to.deep.equal([
-      ['a', { value: 2, time: 11n }],
-      ['b', { value: 1, time: 10n }],
-    ]);
-  });
+  for (const isReached of [false, true]) {
+    it(`keeps in memory what cannot be written, with what arrives meanwhile${isReached ? ', which finds it without a search' : ''}`, async () => {
+      const memory = { latest: undefined as unknown };
+      const device = isReached ? 77 : 5;
+      const sent = (time: bigint, values: Record<string, number>) => ({
+        ...point(device, time, values),
+        ...(isReached && { memory }),
+      });
+      let isAway = true;
+      const away = Object.create(test.database, {
+        system: {
+          value: (work: Parameters<typeof test.database.system>[0]) =>
+            isAway ? Promise.reject(new Error('away')) : test.database.system(work),
+        },
+      }) as typeof test.database;
+      const store = new SnapshotStore(away, logger, systemClock);
+      store.accept([sent(10n, { a: 1, b: 1 }), point(6, 10n, { a: 1 })], 100);
+      const failed = store.writeAll().catch((error: Error) => error.message);
+      store.accept([sent(11n, { a: 2 })], 200);
+      expect(await failed).to.equal('away');
+      expect(store.writtenBefore).to.equal(100);
+      store.accept([sent(12n, { a: 3 })], 300);
+      const { bytes } = store;
+      isAway = false;
+      await store.writeAll();
+      expect(bytes).to.be.greaterThan(0);
+      expect(store.bytes).to.equal(0);
+      expect(memory.latest, 'what is written is not kept').to.equal(undefined);
+      const latest = await store.latest('acme', testDeviceId(device), elsewhere);
+      expect([...latest!.numeric].sort()).to.deep.equal([
+        ['a', { value: 3, time: 12n }],
+        ['b', { value: 1, time: 10n }],
+      ]);
+    });
+  }
 
   it('stops when there is no time left, and keeps what is not written', async () => {
     const store = new SnapshotStore(test.database, logger, systemClock);

@@ -25,6 +25,8 @@ export interface MeasuredPoint extends TimedPoint {
   readonly deviceId: string;
   /** `tenant/device`, if it is at hand. */
   readonly key?: string | undefined;
+  /** Keeps the changes of the device, so that they are found without a search. */
+  readonly memory?: { latest: unknown } | undefined;
 }
 
 const devicesPerTransaction = 1000;
@@ -42,15 +44,29 @@ const leastRowsPerTick = 50;
 /** Approximate bytes of a device in memory besides its values. */
 const deviceBytes = 400;
 
-interface DeviceChanges {
+class DeviceChanges {
   readonly tenantId: string;
   readonly deviceId: string;
-  readonly points: LatestBuilder;
+  /** `tenant/device`. */
+  readonly key: string;
+  readonly points = new LatestBuilder();
   /** Arrival of the first point that is not written, as stored with it, and by this process's clock. */
-  readonly since: number;
-  readonly heldSince: number;
+  since: number;
+  heldSince: number;
   /** Bytes counted for it. */
-  bytes: number;
+  bytes = 0;
+  /** The changes to which it belongs, to which further points are added; undefined while it is being written. */
+  of: Changes | undefined;
+  /** Where it is found without a search, until it is written: it would live on there. */
+  memory: MeasuredPoint['memory'];
+
+  constructor({ tenantId, deviceId }: MeasuredPoint, key: string, since: number, heldSince: number) {
+    this.tenantId = tenantId;
+    this.deviceId = deviceId;
+    this.key = key;
+    this.since = since;
+    this.heldSince = heldSince;
+  }
 }
 type Changes = Map<string, DeviceChanges>;
 
@@ -68,8 +84,10 @@ export class SnapshotStore {
   private readonly logger: Logger;
   private readonly clock: Clock;
   private readonly options: SnapshotOptions;
-  /** In order of `since`. */
   private changes: Changes = new Map();
+  /** The same in order of `since`, from `first` on: a map from which many were deleted takes long to find its first entry. */
+  private order: (DeviceChanges | undefined)[] = [];
+  private first = 0;
   /** Changes being written, older than all others, which readers must still see. */
   private writing: Changes = new Map();
   private heldBytes = 0;
@@ -108,19 +126,33 @@ export class SnapshotStore {
   accept(points: Iterable<MeasuredPoint>, received: number): void {
     this.lastReceived = Math.max(this.lastReceived, received);
     for (const point of points) {
-      const key = point.key ?? keyOf(point.tenantId, point.deviceId);
-      let changes = this.changes.get(key);
-      if (!changes) {
-        const { tenantId, deviceId } = point;
-        const heldSince = this.clock.now();
-        changes = { tenantId, deviceId, points: new LatestBuilder(), since: this.lastReceived, heldSince, bytes: 0 };
-        this.changes.set(key, changes);
-      }
+      const changes = this.changesOf(point);
       changes.points.add(point);
       this.arrived += 1;
       this.recount(changes);
     }
     if (this.isOver()) void this.tick();
+  }
+
+  private changesOf(point: MeasuredPoint): DeviceChanges {
+    const { memory } = point;
+    const known = memory?.latest;
+    if (known instanceof DeviceChanges && known.of === this.changes) return known;
+    const key = point.key ?? keyOf(point.tenantId, point.deviceId);
+    let changes = this.changes.get(key);
+    if (!changes) {
+      changes = new DeviceChanges(point, key, this.lastReceived, this.clock.now());
+      this.keepAs(changes);
+      this.order.push(changes);
+    }
+    if (memory) memory.latest = changes;
+    changes.memory = memory;
+    return changes;
+  }
+
+  private keepAs(changes: DeviceChanges): void {
+    changes.of = this.changes;
+    this.changes.set(changes.key, changes);
   }
 
   private recount(changes: DeviceChanges): void {
@@ -146,19 +178,25 @@ export class SnapshotStore {
 
   /** All points received before this time are written. */
   get writtenBefore(): number {
-    const oldest = this.writing.values().next().value ?? this.changes.values().next().value;
+    const oldest = this.writing.values().next().value ?? this.oldest();
     // Everything received so far is written; further points arrive later.
     return oldest?.since ?? this.lastReceived + 1;
   }
 
   /** Returns what is in memory about a device, or undefined. */
   held(tenantId: string, deviceId: string): LatestValues | undefined {
-    const key = keyOf(tenantId, deviceId);
-    const held = [this.writing.get(key), this.changes.get(key)].flatMap((changes) => changes ?? []);
+    const held = this.heldPoints(tenantId, deviceId);
     if (held.length === 0) return undefined;
     const merged = noLatestValues();
-    for (const changes of held) mergeLatest(merged, changes.points.latest());
+    for (const points of held) points.mergeInto(merged);
     return merged;
+  }
+
+  /** Older ones first. */
+  private heldPoints(tenantId: string, deviceId: string): LatestBuilder[] {
+    const key = keyOf(tenantId, deviceId);
+    const [older, newer] = [this.writing.get(key), this.changes.get(key)];
+    return [...(older ? [older.points] : []), ...(newer ? [newer.points] : [])];
   }
 
   /**
@@ -171,10 +209,12 @@ export class SnapshotStore {
     elsewhere: () => Promise<readonly LatestValues[]>,
   ): Promise<LatestValues | undefined> {
     // Memory before the database: what is written in between is seen twice, which is harmless, and not missed.
-    const unwritten = [this.held(tenantId, deviceId) ?? noLatestValues(), ...(await elsewhere())];
+    const held = this.heldPoints(tenantId, deviceId);
+    const others = await elsewhere();
     const stored = await this.stored.add(tenantId, deviceId);
     const merged = stored ? valuesOf(stored) : noLatestValues();
-    for (const values of unwritten) mergeLatest(merged, values);
+    for (const points of held) points.mergeInto(merged);
+    for (const values of others) mergeLatest(merged, values);
     return merged.time < 0n ? undefined : merged;
   }
 
@@ -213,7 +253,7 @@ export class SnapshotStore {
   }
 
   private oldest(): DeviceChanges | undefined {
-    return this.changes.values().next().value;
+    return this.order[this.first];
   }
 
   private isOver(): boolean {
@@ -231,11 +271,14 @@ export class SnapshotStore {
   }
 
   private async writeOldest(count: number): Promise<void> {
-    for (const [key, changes] of this.changes) {
-      if (this.writing.size === count) break;
-      this.writing.set(key, changes);
-      this.changes.delete(key);
+    for (let next = this.oldest(); next && this.writing.size < count; next = this.oldest()) {
+      this.writing.set(next.key, next);
+      next.of = undefined;
+      if (next.memory) next.memory.latest = undefined;
+      this.changes.delete(next.key);
+      this.order[this.first++] = undefined;
     }
+    if (this.first > this.order.length / 2) this.reorder(this.order.slice(this.first));
     const { writing } = this;
     // Processes lock rows mostly in the same order; those that do not may deadlock, hence the retries.
     const all = [...writing.values()].sort((a, b) => (a.deviceId < b.deviceId ? -1 : 1));
@@ -251,20 +294,28 @@ export class SnapshotStore {
     }
   }
 
+  private reorder(order: (DeviceChanges | undefined)[]): void {
+    this.order = order;
+    this.first = 0;
+  }
+
   /** Puts changes back that could not be written. They stay the oldest. */
   private keep(older: Changes): void {
     const newer = this.changes;
     this.changes = older;
+    for (const changes of older.values()) changes.of = older;
     for (const [key, changes] of newer) {
       const held = older.get(key);
-      if (!held) this.changes.set(key, changes);
-      else {
+      if (held) {
         this.heldBytes -= held.bytes;
         changes.points.addBefore(held.points);
-        const merged = { ...changes, since: held.since, heldSince: held.heldSince };
-        this.changes.set(key, merged);
-        this.recount(merged);
+        changes.since = held.since;
+        changes.heldSince = held.heldSince;
+        held.of = undefined;
       }
+      this.keepAs(changes);
+      if (held) this.recount(changes);
     }
+    this.reorder([...this.changes.values()]);
   }
 }

@@ -1,9 +1,12 @@
 // Checks that stored telemetry is consistent: rows, leaves, roots and chains must agree. Read-only.
 import type { AnchorMode } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { idBytes } from '../leaves/leaf-blocks.ts';
+import { idAt } from '../leaves/leaf-bytes.ts';
+import { sourceOf } from '../leaves/packing.ts';
+import { devicesProblem, readRun } from '../leaves/read-run.ts';
 import { hashBytes, type HashText, leafHash, splitHashes } from '../points/leaf-hashes.ts';
 import { batchRoot, type ChainSegment, treeLeaves } from '../write/batches.ts';
-import { hashPrefix } from '../write/flush.ts';
 import { chainSegments, type StoredChainSegment } from '../write/writer-closing.ts';
 
 /** The result of a check. */
@@ -26,9 +29,11 @@ interface Row {
   data_hash: Buffer;
 }
 
-interface IndexRow {
-  batch_id: string;
-  prefix: bigint;
+/** What the index of leaves says of the leaves of a batch, in their order. */
+interface IndexedBatch {
+  /** The first 32 bits of each hash, where the index has them. */
+  readonly prefixes: readonly (number | undefined)[];
+  readonly devices: readonly string[];
 }
 
 interface StoredBatch {
@@ -53,11 +58,11 @@ export function fsck(database: Database): Promise<FsckReport> {
     const check = new Check();
     const { rows: batches } = await tx.query<{ batch_id: string }>('SELECT batch_id FROM anchor_batches');
     const withoutRows = new Set(batches.map((batch) => batch.batch_id));
-    const leaves = new IndexedLeaves(byBatch<IndexRow>(tx, 'leaf_index'));
+    const index = await readIndex(tx, check);
     for await (const rows of byBatch<Row>(tx, 'telemetry_points')) {
       const id = rows[0]!.batch_id;
       withoutRows.delete(id);
-      check.batch(await storedBatch(tx, id), rows, await leaves.of(id));
+      check.batch(await storedBatch(tx, id), rows, index.get(id) ?? []);
     }
     for (const id of withoutRows) check.problem(`batch ${id} has no rows`);
     check.chains(await chainEnds(tx));
@@ -83,22 +88,39 @@ async function* byBatch<T extends { batch_id: string }>(tx: Transaction, table: 
   if (batch.length > 0) yield batch;
 }
 
-/** Reads leaf_index in step with the points. */
-class IndexedLeaves {
-  private readonly batches: AsyncGenerator<IndexRow[], void>;
-  private next: IteratorResult<IndexRow[], void> | undefined;
-
-  constructor(batches: AsyncGenerator<IndexRow[], void>) {
-    this.batches = batches;
+/** Returns what the index says of each batch; several times if it is in several places. */
+async function readIndex(tx: Transaction, check: Check): Promise<Map<string, IndexedBatch[]>> {
+  const index = new Map<string, IndexedBatch[]>();
+  const add = (batchId: string, batch: IndexedBatch): void =>
+    void index.set(batchId, [...(index.get(batchId) ?? []), batch]);
+  const unpacked = await tx.query<{ batch_id: string; devices: Buffer }>(
+    'SELECT batch_id, devices FROM unpacked_leaves',
+  );
+  for (const { batch_id: batchId, devices } of unpacked.rows) {
+    const ids = Array.from({ length: devices.length / idBytes }, (_, leaf) => idAt(devices, leaf * idBytes));
+    add(batchId, { prefixes: ids.map(() => undefined), devices: ids });
   }
-
-  /** Returns the prefixes of a batch's leaves, in order. Must be called with ascending batch ids. */
-  async of(batchId: string): Promise<bigint[]> {
-    this.next ??= await this.batches.next();
-    while (this.next.value && this.next.value[0]!.batch_id < batchId) this.next = await this.batches.next();
-    const rows = this.next.value;
-    return rows && rows[0]!.batch_id === batchId ? rows.map((row) => row.prefix) : [];
+  const runs = await tx.query<{ tenant_id: string; run_id: string; leaves: number; devices: number }>(
+    'SELECT tenant_id, run_id, leaves, devices FROM leaf_runs WHERE replaced_at IS NULL',
+  );
+  for (const run of runs.rows) {
+    const contents = await readRun(sourceOf(tx, { tenantId: run.tenant_id, runId: run.run_id }, run));
+    const problem = devicesProblem(run, contents);
+    if (problem !== undefined) check.problem(`run ${run.run_id}: ${problem}`);
+    for (const [place, { id, value }] of contents.batches.entries()) {
+      const end = contents.batches[place + 1]?.value ?? run.leaves;
+      const devices = [...contents.places.subarray(value, end)].map((rank) => idAt(contents.devices[rank]!.id));
+      add(idAt(id), { prefixes: [...contents.prefixes.subarray(value, end)], devices });
+    }
   }
+  // Rows of earlier versions.
+  const rows = await tx.query<{ batch_id: string; prefixes: bigint[]; devices: string[] }>(
+    `SELECT batch_id, array_agg(prefix ORDER BY leaf_index) AS prefixes,
+       array_agg(device_id::text ORDER BY leaf_index) AS devices FROM leaf_index GROUP BY batch_id`,
+  );
+  for (const { batch_id: batchId, prefixes, devices } of rows.rows)
+    add(batchId, { prefixes: prefixes.map((prefix) => Number(BigInt.asUintN(64, BigInt(prefix)) >> 32n)), devices });
+  return index;
 }
 
 async function storedBatch(tx: Transaction, batchId: string): Promise<StoredBatch | undefined> {
@@ -123,6 +145,9 @@ async function chainEnds(tx: Transaction): Promise<Map<string, { head: HashText;
   return new Map(rows.map((row) => [row.device_id, { head: row.head.toString('latin1'), length: Number(row.length) }]));
 }
 
+/** Returns the first 32 bits of a hash. */
+const prefixOfText = (hash: HashText): number => Buffer.from(hash.slice(0, 4), 'latin1').readUInt32BE();
+
 class Check {
   rows = 0;
   sealed = 0;
@@ -133,7 +158,7 @@ class Check {
     if (this.problems.length < maxProblems) this.problems.push(text);
   }
 
-  batch(batch: StoredBatch | undefined, rows: readonly Row[], indexed: readonly bigint[]): void {
+  batch(batch: StoredBatch | undefined, rows: readonly Row[], indexed: readonly IndexedBatch[]): void {
     this.rows += rows.length;
     const id = rows[0]!.batch_id;
     if (!batch) return this.problem(`rows refer to batch ${id}, which does not exist`);
@@ -152,7 +177,13 @@ class Check {
     }
     if (!batch.merkle_root?.equals(hashBytes([batchRoot(whole)]))) this.problem(`batch ${id}: wrong root`);
     if (batch.count !== treeLeaves(whole).length) this.problem(`batch ${id}: wrong count`);
-    if (indexed.join() !== leaves.map(hashPrefix).join()) this.problem(`batch ${id}: wrong leaf index`);
+    const [index] = indexed;
+    const devices = [...new Map(rows.map((row) => [row.leaf_index, row.device_id])).values()];
+    const isRight =
+      indexed.length === 1 &&
+      index!.devices.join() === devices.join() &&
+      index!.prefixes.every((prefix, leaf) => prefix === undefined || prefix === prefixOfText(leaves[leaf]!));
+    if (!isRight) this.problem(`batch ${id}: wrong index of leaves`);
     const covered = segments.reduce((sum, segment) => sum + segment.leafCount, 0);
     if (batch.anchor_mode === 'chain' && covered !== leaves.length)
       this.problem(`batch ${id}: leaves outside segments`);

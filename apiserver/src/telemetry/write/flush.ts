@@ -1,5 +1,6 @@
 // Encodes a flush: the statements and COPY data that commit points together with their places in anchor batches.
 import pg from 'pg';
+import { bytesOfIds } from '../leaves/leaf-bytes.ts';
 import { hashBytes, type HashText, toHex } from '../points/leaf-hashes.ts';
 import { pointColumns, rowOffsets, writeUint32, writeUuid } from '../points/point-row.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
@@ -34,7 +35,7 @@ export interface FlushContent {
   readonly placement: Placement;
   /** When the points arrived: milliseconds since 1970 by the database's clock. */
   readonly received: number;
-  /** The open segment, for points and sealed leaves; undefined only without points. */
+  /** The open segment; undefined only without points. */
   readonly segmentId: bigint | undefined;
   readonly finishedSegment: FinishedSegment | undefined;
   readonly idempotency: readonly IdempotencyRow[];
@@ -61,18 +62,10 @@ export function encodeFlush(content: FlushContent): WireBuffer {
     );
   }
   const sealed = [...placement.opened, ...placement.continued.keys()].filter((batch) => batch.sealed);
-  if (sealed.length > 0) {
-    if (content.segmentId === undefined) statements.push(...sealed.map(leafIndexStatement));
-    else {
-      const leaves = sealed.reduce((sum, batch) => sum + batch.leaves.length, 0);
-      const columns = 'tenant_id, prefix, batch_id, leaf_index, device_id';
-      statements.push(...copies(leaves, `leaf_index_${content.segmentId} (${columns})`));
-    }
-  }
+  if (sealed.length > 0) statements.push(unpackedStatement(sealed));
   statements.push(...copies(points.length, `telemetry_segment_${content.segmentId} (${pointColumns})`));
   const wire = new WireBuffer(64 * 1024 + points.length * 512);
   wire.query(statements.join(';\n'));
-  if (sealed.length > 0 && content.segmentId !== undefined) writeLeafIndex(wire, sealed);
   if (points.length > 0) writePoints(wire, content);
   return wire;
 }
@@ -93,46 +86,6 @@ function nextCopy(wire: WireBuffer, row: number): void {
   if (row === 0 || row % rowsPerCopy !== 0) return;
   wire.endCopy();
   wire.beginCopy();
-}
-
-/** Places of the columns in a row of leaf_index, after the tenant's id: prefix, batch, leaf and device. */
-const leafRow = { prefix: 4, batch: 16, leaf: 36, device: 44, bytes: 60 } as const;
-
-function writeLeafIndex(wire: WireBuffer, batches: readonly Batch[]): void {
-  let row = 0;
-  wire.beginCopy();
-  for (const batch of batches) {
-    const first = leafRowOf(batch);
-    const afterTenant = first.length - leafRow.bytes;
-    for (let leaf = 0; leaf < batch.leaves.length; leaf += 1) {
-      nextCopy(wire, row++);
-      const start = wire.encodedRow(first, 0, first.length) + afterTenant;
-      const { written } = wire;
-      const hash = batch.leaves[leaf]!;
-      for (let index = 0; index < 8; index += 1) written[start + leafRow.prefix + index] = hash.charCodeAt(index);
-      writeUint32(written, leaf, start + leafRow.leaf);
-      writeUuid(written, batch.leafDevices[leaf]!, start + leafRow.device);
-    }
-  }
-  wire.endCopy();
-}
-
-/** Returns the row of a leaf of a batch, but for its prefix, its number and its device. */
-function leafRowOf({ tenantId, batchId }: Batch): Buffer {
-  const at = 6 + tenantId.length;
-  const row = Buffer.alloc(at + leafRow.bytes);
-  row.writeInt16BE(5);
-  row.writeInt32BE(tenantId.length, 2);
-  row.write(tenantId, 6, 'latin1');
-  for (const [column, length] of [
-    ['prefix', 8],
-    ['batch', 16],
-    ['leaf', 4],
-    ['device', 16],
-  ] as const)
-    row.writeInt32BE(length, at + leafRow[column] - 4);
-  writeUuid(row, batchId, at + leafRow.batch);
-  return row;
 }
 
 function writePoints(wire: WireBuffer, { points, placement, received }: FlushContent): void {
@@ -176,15 +129,13 @@ function placeRow(wire: WireBuffer, row: EncodedRow, batchId: Uint8Array, leaf: 
   writeUint32(written, received % 4294967296, end - 4);
 }
 
-/** Returns the first eight bytes of a hash as stored in leaf_index: big-endian, signed. */
-export const hashPrefix = (hash: HashText): bigint => Buffer.from(hash.slice(0, 8), 'latin1').readBigInt64BE();
-
-/** Inserts the entries of a batch sealed while no segment is open. (COPY does not work under row-level security.) */
-function leafIndexStatement(batch: Batch): string {
-  return `INSERT INTO leaf_index (tenant_id, batch_id, prefix, leaf_index, device_id)
-    SELECT '${batch.tenantId}', '${batch.batchId}', prefix, ordinality - 1, device_id
-    FROM unnest('{${batch.leaves.map(hashPrefix).join(',')}}'::int8[], '{${batch.leafDevices.join(',')}}'::uuid[])
-      WITH ORDINALITY AS leaf (prefix, device_id, ordinality)`;
+/** Inserts the devices of the leaves of sealed batches. */
+function unpackedStatement(batches: readonly Batch[]): string {
+  const rows = batches.map(
+    ({ tenantId, batchId, leafDevices }) =>
+      `('${tenantId}', '${batchId}', '\\x${bytesOfIds(leafDevices).toString('hex')}')`,
+  );
+  return `INSERT INTO unpacked_leaves (tenant_id, batch_id, devices) VALUES ${rows.join(',')}`;
 }
 
 const bytea = (hashes: readonly HashText[]): string => `'\\x${hashBytes(hashes).toString('hex')}'::bytea`;

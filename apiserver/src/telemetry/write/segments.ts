@@ -29,11 +29,11 @@ export function indexNextSegment(database: Database, after = 0n): Promise<bigint
       }
       // Readers continue meanwhile; nothing writes to a complete segment.
       await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
-      await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
-      await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
-      await tx.query(`ANALYZE telemetry_segment_${id}, leaf_index_${id}`);
+      await tx.query(`ANALYZE telemetry_segment_${id}`);
       await tx.query('SELECT telemetry_count_segment($1)', [id]);
       await tx.query(`UPDATE telemetry_segments SET state = 'indexed', indexed_at = now() WHERE segment_id = $1`, [id]);
+      // Last: readers wait from here on.
+      await tx.query('SELECT telemetry_finish_leaf_table($1)', [id]);
       return id;
     }),
   );

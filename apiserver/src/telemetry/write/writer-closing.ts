@@ -6,9 +6,9 @@ import { batchChannel } from '../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { bytesOfIds } from '../leaves/leaf-bytes.ts';
 import { hashBytes, hashPair, type HashText } from '../points/leaf-hashes.ts';
 import { type Batch, batchRoot, type ChainSegment, treeLeaves } from './batches.ts';
-import { hashPrefix } from './flush.ts';
 import { recordAgain, type RecordedLeaf, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
 
 /** An element of anchor_batches.segments. */
@@ -186,12 +186,10 @@ async function sealBatch(
       row.segments && JSON.stringify(row.segments),
     ],
   );
-  await tx.query(
-    `INSERT INTO leaf_index (tenant_id, prefix, batch_id, leaf_index, device_id)
-     SELECT $1, prefix, $2, ordinality - 1, device_id
-     FROM unnest($3::int8[], $4::uuid[]) WITH ORDINALITY AS leaf (prefix, device_id, ordinality)`,
-    [row.tenant_id, row.batch_id, hashes.map(hashPrefix), leaves.map((leaf) => leaf.deviceId)],
-  );
+  await tx.query('INSERT INTO unpacked_leaves (tenant_id, batch_id, devices) VALUES ($1, $2, $3)', [
+    ...[row.tenant_id, row.batch_id],
+    bytesOfIds(leaves.map((leaf) => leaf.deviceId)),
+  ]);
   await tx.query('DELETE FROM open_batch_segments WHERE batch_id = $1', [row.batch_id]);
 }
 

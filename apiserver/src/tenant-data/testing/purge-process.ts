@@ -16,7 +16,7 @@ const database = new Database(databaseUrl, logger);
 const platform = testPlatform(database, new MovableClock(), JSON.parse(settings) as Record<string, string>);
 const artifacts = new ArtifactStores(platform.config.artifactStore, s3SettingsOf(platform.config));
 const purge = new Purge({
-  ...{ database, logger, artifacts, cold: openColdStorage(platform), settleMilliseconds: 0 },
+  ...{ database, logger, audit: platform.audit, artifacts, cold: openColdStorage(platform), settleMilliseconds: 0 },
   resources: new ResourcePurge(emptyCluster, logger),
   broker: { purgeTenant: async () => undefined },
   deleted: () => void writeSync(1, 'deleted\n'),

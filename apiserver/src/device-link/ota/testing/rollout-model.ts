@@ -484,6 +484,25 @@ export class RolloutModel {
     return overdue.length > 0;
   }
 
+  /** What the data plane and the operator do until nothing is left to do, in a rollout without soak times or time limits. */
+  drive(): void {
+    for (let isDone = false; !isDone;) {
+      this.schedule();
+      isDone = !(this.finishRollback() || this.complete() || this.nextStep());
+    }
+  }
+
+  /** Begins the next step, or requests its approval, once every device of the stages so far has ended and one has a result. */
+  private nextStep(): boolean {
+    const step = this.spec.steps[this.stepIndex + 1];
+    if (this.phase !== 'active' || !step) return false;
+    const { scheduled, skipped } = this.counts();
+    const isFinished = skipped < scheduled && !this.members.some(({ state }) => running.includes(state));
+    const isPassed = step.percent <= this.percent && !step.approval;
+    if (!isFinished && !isPassed) return false;
+    return this.beginStep() || this.requestApproval();
+  }
+
   // Pauses.
 
   private get hasEnded(): boolean {

@@ -129,11 +129,17 @@ export interface RemoveResponse {
 }
 
 export interface ListWorkingCopiesRequest {
+  /** Number of working copies; 0 means all. */
+  page_size: number;
+  /** next_page_token of the page before; empty for the first. */
+  page_token: string;
 }
 
-/** A page of at most 1000 working copies. */
+/** At most 1000 working copies. */
 export interface ListWorkingCopiesResponse {
   working_copies: WorkingCopy[];
+  /** In the last message of a page, if there is another. */
+  next_page_token: string;
 }
 
 /** WorkingCopy is the data plane's state of one resource. */
@@ -930,11 +936,17 @@ export const RemoveResponse: MessageFns<RemoveResponse> = {
 };
 
 function createBaseListWorkingCopiesRequest(): ListWorkingCopiesRequest {
-  return {};
+  return { page_size: 0, page_token: "" };
 }
 
 export const ListWorkingCopiesRequest: MessageFns<ListWorkingCopiesRequest> = {
-  encode(_: ListWorkingCopiesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+  encode(message: ListWorkingCopiesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.page_size !== 0) {
+      writer.uint32(8).uint32(message.page_size);
+    }
+    if (message.page_token !== "") {
+      writer.uint32(18).string(message.page_token);
+    }
     return writer;
   },
 
@@ -951,6 +963,22 @@ export const ListWorkingCopiesRequest: MessageFns<ListWorkingCopiesRequest> = {
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.page_size = reader.uint32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.page_token = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -966,20 +994,25 @@ export const ListWorkingCopiesRequest: MessageFns<ListWorkingCopiesRequest> = {
   create<I extends Exact<DeepPartial<ListWorkingCopiesRequest>, I>>(base?: I): ListWorkingCopiesRequest {
     return ListWorkingCopiesRequest.fromPartial(base ?? ({} as any));
   },
-  fromPartial<I extends Exact<DeepPartial<ListWorkingCopiesRequest>, I>>(_: I): ListWorkingCopiesRequest {
+  fromPartial<I extends Exact<DeepPartial<ListWorkingCopiesRequest>, I>>(object: I): ListWorkingCopiesRequest {
     const message = createBaseListWorkingCopiesRequest();
+    message.page_size = object.page_size ?? 0;
+    message.page_token = object.page_token ?? "";
     return message;
   },
 };
 
 function createBaseListWorkingCopiesResponse(): ListWorkingCopiesResponse {
-  return { working_copies: [] };
+  return { working_copies: [], next_page_token: "" };
 }
 
 export const ListWorkingCopiesResponse: MessageFns<ListWorkingCopiesResponse> = {
   encode(message: ListWorkingCopiesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.working_copies) {
       WorkingCopy.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.next_page_token !== "") {
+      writer.uint32(18).string(message.next_page_token);
     }
     return writer;
   },
@@ -1005,6 +1038,14 @@ export const ListWorkingCopiesResponse: MessageFns<ListWorkingCopiesResponse> = 
             message.working_copies.push(WorkingCopy.decode(reader, reader.uint32()));
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.next_page_token = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1023,6 +1064,7 @@ export const ListWorkingCopiesResponse: MessageFns<ListWorkingCopiesResponse> = 
   fromPartial<I extends Exact<DeepPartial<ListWorkingCopiesResponse>, I>>(object: I): ListWorkingCopiesResponse {
     const message = createBaseListWorkingCopiesResponse();
     message.working_copies = object.working_copies?.map((e) => WorkingCopy.fromPartial(e)) || [];
+    message.next_page_token = object.next_page_token ?? "";
     return message;
   },
 };
@@ -2695,8 +2737,8 @@ export const ControlServiceService = {
     responseDeserialize: (value: Buffer): AdvanceRolloutResponse => AdvanceRolloutResponse.decode(value),
   },
   /**
-   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it
-   * applied, reapplies those that differ or are missing, and removes those without a resource.
+   * ListWorkingCopies streams the working copies that have not ended, in a fixed order, or a page of them. The operator
+   * compares them with what it applied, reapplies those that differ or are missing, and removes those without a resource.
    */
   listWorkingCopies: {
     path: "/kellet.control.v1.ControlService/ListWorkingCopies" as const,
@@ -2741,8 +2783,8 @@ export interface ControlServiceServer extends UntypedServiceImplementation {
    */
   advanceRollout: handleUnaryCall<AdvanceRolloutRequest, AdvanceRolloutResponse>;
   /**
-   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it
-   * applied, reapplies those that differ or are missing, and removes those without a resource.
+   * ListWorkingCopies streams the working copies that have not ended, in a fixed order, or a page of them. The operator
+   * compares them with what it applied, reapplies those that differ or are missing, and removes those without a resource.
    */
   listWorkingCopies: handleServerStreamingCall<ListWorkingCopiesRequest, ListWorkingCopiesResponse>;
   /**
@@ -2811,8 +2853,8 @@ export interface ControlServiceClient extends Client {
     callback: (error: ServiceError | null, response: AdvanceRolloutResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it
-   * applied, reapplies those that differ or are missing, and removes those without a resource.
+   * ListWorkingCopies streams the working copies that have not ended, in a fixed order, or a page of them. The operator
+   * compares them with what it applied, reapplies those that differ or are missing, and removes those without a resource.
    */
   listWorkingCopies(
     request: ListWorkingCopiesRequest,

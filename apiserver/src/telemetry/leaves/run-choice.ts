@@ -1,0 +1,30 @@
+// Chooses the runs to merge, so that a tenant has few of them and each leaf is written again a few times only.
+
+/** A run, by its size. */
+export interface SizedRun {
+  readonly leaves: number;
+}
+
+/** Runs of about the same size that are merged at once. */
+export const runsAtOnce = 8;
+
+/** All runs with fewer leaves are of one class, because each run has an overhead in space and time. */
+const leastLeaves = 2 ** 15;
+
+/** Leaves of a run at most: the numbers of its leaves have three bytes, and merging takes a transaction. */
+export const mostLeaves = 2 ** 24;
+
+/** Returns the class of a run, by its size. */
+const classOf = ({ leaves }: SizedRun): number =>
+  Math.ceil(Math.log2(Math.max(leaves, leastLeaves) / leastLeaves) / Math.log2(runsAtOnce));
+
+/** Returns the runs to merge next, given all of a tenant in order: the first eight of the smallest class that has as many. */
+export function chooseMerge<Run extends SizedRun>(runs: readonly Run[]): readonly Run[] | undefined {
+  const classes = Map.groupBy(runs, classOf);
+  for (const [, alike] of [...classes].sort(([a], [b]) => a - b)) {
+    const chosen = alike.slice(0, runsAtOnce);
+    const leaves = chosen.reduce((sum, run) => sum + run.leaves, 0);
+    if (chosen.length === runsAtOnce && leaves <= mostLeaves) return chosen;
+  }
+  return undefined;
+}
