@@ -18,8 +18,11 @@ export function failureOf(error: unknown): { state?: string; type?: string } {
 /** The message for a statement that the server cancelled. */
 export const tookTooLong = 'the database took too long';
 
+/** Reports whether a statement waited for a lock too long. */
+export const isLockTimeout = (error: unknown): boolean => sqlState(error) === '55P03';
+
 /** Reports whether the server cancelled a statement because it ran or waited for a lock too long. */
-export const isTimeout = (error: unknown): boolean => ['57014', '55P03'].includes(sqlState(error) ?? '');
+export const isTimeout = (error: unknown): boolean => sqlState(error) === '57014' || isLockTimeout(error);
 
 /** Reports whether the server rejects writes: a standby that has not been promoted. */
 export const isReadOnlyServer = (error: unknown): boolean => sqlState(error) === '25006';

@@ -1,4 +1,4 @@
-// Tests the migrations that build indexes while tables are written.
+// Tests that migrations disturb nobody: they do not wait long for tables, and build indexes while tables are written.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -81,5 +81,45 @@ describe('migrations without a transaction', function () {
   it('contain nothing else, which would be done twice', async () => {
     await add('9001_other.sql', 'ALTER TABLE large ADD COLUMN m int4;');
     expect(String(await migrate(test.database, logger, folder).catch(String))).to.contain('only indexes can be built');
+  });
+});
+
+describe('migrations of a table that is in use', function () {
+  this.timeout(60_000);
+  let test: TestDatabase;
+  let folder: string;
+  beforeEach(async () => {
+    test = await createTestDatabase();
+    folder = await mkdtemp(join(tmpdir(), 'kellet-migrations-'));
+    await writeFile(join(folder, '9000_table.sql'), table);
+    await migrate(test.database, logger, folder);
+  });
+  afterEach(async () => {
+    await test.drop();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  it('let others use it meanwhile, and are applied as a whole once they can have it', async () => {
+    await writeFile(
+      join(folder, '9001_column.sql'),
+      'CREATE TABLE other (n int4); ALTER TABLE large ADD COLUMN m int4;',
+    );
+    let migrated: Promise<void> | undefined;
+    await test.database.system(async (reader) => {
+      await reader.query('SELECT n FROM large');
+      migrated = migrate(test.database, logger, folder);
+      await lockWaitedFor(test.database);
+      // Waits behind the migration until that has waited for too long.
+      await test.database.system((tx) => tx.query('INSERT INTO large VALUES (1)'));
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ other: string | null }>(`SELECT to_regclass('other')::text AS other`),
+      );
+      expect(rows).to.deep.equal([{ other: null }]);
+    });
+    await migrated;
+    const { rows } = await test.database.system((tx) => tx.query('SELECT n, m FROM large, (SELECT FROM other) AS o'));
+    expect(rows).to.deep.equal([]);
+    const { rows: kept } = await test.database.system((tx) => tx.query('SELECT n, m FROM large'));
+    expect(kept).to.deep.equal([{ n: 1, m: null }]);
   });
 });

@@ -7,6 +7,7 @@ import { sleep } from '../clock.ts';
 import type { Logger } from '../observability/logger.ts';
 import { migrationLock } from './advisory-locks.ts';
 import { cutOff } from './connection.ts';
+import { isLockTimeout } from './database-errors.ts';
 import type { Database, Transaction } from './database.ts';
 import { watchSession } from './session-watch.ts';
 
@@ -40,8 +41,8 @@ export async function pendingMigrations(database: Database): Promise<string[]> {
 
 /**
  * Brings the schema up to date: applies every file of migrations/ in order of name, each once in its own transaction, unless it
- * begins with `-- without a transaction`. Processes that start together wait for one another. Throws if a migration fails,
- * keeping those before it, and if the database was made by another version of a migration. `folder` is for tests.
+ * begins with `-- without a transaction`. Processes that start together wait for one another. A migration that cannot have a table
+ * soon lets others use it and is tried again. Throws if a migration fails, keeping those before it, and if the database was made by another version of a migration. `folder` is for tests.
  */
 export async function migrate(database: Database, logger: Logger, folder = migrationsFolder): Promise<void> {
   // A migration, or waiting for another process to finish one, may take long.
@@ -72,16 +73,45 @@ export async function migrate(database: Database, logger: Logger, folder = migra
       if (done.has(name)) continue;
       const isAlone = sql.startsWith(withoutTransaction);
       if (isAlone) await buildConcurrently(client, sql);
-      await client.query('BEGIN');
-      if (!isAlone) await client.query(sql);
-      await client.query('INSERT INTO schema_migrations (name, checksum) VALUES ($1, $2)', [name, checksum]);
-      await client.query('COMMIT');
+      while (!(await apply(client, { name, checksum, sql: isAlone ? '' : sql }))) {
+        logger.warn({ migration: name }, 'the migration waited for a lock for too long and is tried again');
+        await sleep(lockPauseMilliseconds);
+      }
       logger.info({ migration: name }, 'migration applied');
     }
   } finally {
     over.abort();
     cutOff(client);
     await watch;
+  }
+}
+
+/** How long a migration waits for a table that is in use: whoever asks for the table afterwards waits behind it. */
+const lockTimeoutMilliseconds = 2000;
+
+/** How long others have the table before the migration is tried again. */
+const lockPauseMilliseconds = 1000;
+
+/** A migration that is applied in a transaction. */
+interface Migration {
+  readonly name: string;
+  readonly checksum: string;
+  readonly sql: string;
+}
+
+/** Applies a migration and records it. Returns false, having changed nothing, if a table that it needs was in use for too long. */
+async function apply(client: pg.Client, { name, checksum, sql }: Migration): Promise<boolean> {
+  await client.query('BEGIN');
+  try {
+    await client.query(`SET LOCAL lock_timeout = ${lockTimeoutMilliseconds}`);
+    await client.query(sql);
+    await client.query('INSERT INTO schema_migrations (name, checksum) VALUES ($1, $2)', [name, checksum]);
+    await client.query('COMMIT');
+    return true;
+  } catch (error) {
+    if (!isLockTimeout(error)) throw error;
+    await client.query('ROLLBACK');
+    return false;
   }
 }
 

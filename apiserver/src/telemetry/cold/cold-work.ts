@@ -4,8 +4,8 @@ import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts'
 import { sleep } from '../../platform/clock.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { alone, type Wait, whenAlone } from '../../platform/database/session-lock.ts';
-import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -197,7 +197,7 @@ class ColdWork {
         });
       } catch (error) {
         // A reader holds a segment.
-        if (sqlState(error) !== lockNotAvailable || attempt === dropAttempts) throw error;
+        if (!isLockTimeout(error) || attempt === dropAttempts) throw error;
         await sleep(Math.random() * 500);
       }
     }
@@ -238,8 +238,6 @@ class ColdWork {
     return files.length;
   }
 }
-
-const lockNotAvailable = '55P03';
 
 /** Returns the first segments that are turned together. */
 function firstOf(candidates: readonly ColdCandidate[]): ColdCandidate[] {

@@ -2,7 +2,7 @@
 // tables that earlier versions left. Each step is a transaction of its own, for which no request waits.
 import { leavesLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { sqlState } from '../../platform/errors.ts';
+import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { type Block, hashBytes, idBytes } from './leaf-blocks.ts';
 import { bytesOfId, idAt } from './leaf-bytes.ts';
@@ -20,9 +20,6 @@ const mostBatches = 2 ** 12;
 
 /** How long a replaced run stays for its readers, in seconds. */
 const replacedSeconds = 60;
-
-/** PostgreSQL's code for a lock that was not acquired in time. */
-const lockNotAvailable = '55P03';
 
 /** Packs leaves of the tenants that are due. Returns false if there is nothing left, or another process is packing. */
 export async function packLeaves(database: Database, signal?: AbortSignal): Promise<boolean> {
@@ -205,7 +202,7 @@ export async function unpackNextTable(database: Database): Promise<boolean> {
       return rows[0] !== undefined || (await unpackRows(tx));
     });
   } catch (error) {
-    if (sqlState(error) === lockNotAvailable) return false;
+    if (isLockTimeout(error)) return false;
     throw error;
   }
 }
