@@ -82,9 +82,10 @@ REVOKE ALL ON FUNCTION note_proven_leaves FROM PUBLIC;
 CREATE TRIGGER proven_leaves_noted AFTER UPDATE OF status ON anchor_batches FOR EACH ROW
   WHEN ((OLD.status = 'confirmed') <> (NEW.status = 'confirmed')) EXECUTE FUNCTION note_proven_leaves();
 
--- Returns a number of at most four bytes, big-endian; `place` counts numbers of that width from 0.
+-- Returns a number of at most four bytes, big-endian, or NULL beyond the end; `place` counts numbers of that width from 0.
 CREATE FUNCTION kellet_number(data bytea, place int8, width int4) RETURNS int4 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS
-$$ SELECT ('x' || lpad(encode(substring(data FROM (place * width)::int4 + 1 FOR width), 'hex'), 8, '0'))::bit(32)::int4 $$;
+$$ SELECT CASE WHEN octet_length(data) >= (place + 1) * width THEN
+  ('x' || lpad(encode(substring(data FROM (place * width)::int4 + 1 FOR width), 'hex'), 8, '0'))::bit(32)::int4 END $$;
 
 -- Returns the number of bytes for a number below `count`.
 CREATE FUNCTION kellet_number_width(count int4) RETURNS int4 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS
@@ -188,7 +189,8 @@ BEGIN
   UPDATE telemetry_segments SET has_leaves = false, leaves = NULL WHERE segment_id = segment;
 END
 $$;
--- Drops leaf_index_N of a complete segment, which only processes of an earlier version fill, or creates its indexes.
+-- Drops leaf_index_N of a complete segment, which only processes of an earlier version fill, or creates its indexes. If somebody reads
+-- it for long, as a backup does, it stays, and is dropped when leaves are moved.
 CREATE FUNCTION telemetry_finish_leaf_table(segment int8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   filled boolean;
@@ -199,7 +201,13 @@ BEGIN
     EXECUTE format('CREATE INDEX ON leaf_index_%s (tenant_id, device_id)', segment);
     EXECUTE format('ANALYZE leaf_index_%s', segment);
   ELSE
-    PERFORM telemetry_drop_leaf_table(segment);
+    BEGIN
+      PERFORM set_config('lock_timeout', '250ms', true);
+      EXECUTE format('DROP TABLE leaf_index_%s', segment);
+      UPDATE telemetry_segments SET has_leaves = false, leaves = NULL WHERE segment_id = segment;
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;
+    END;
   END IF;
 END
 $$;

@@ -311,10 +311,8 @@ class Telemetry implements TelemetryModule {
     const movesFrom = clock.now() + upgradeMilliseconds;
     return [
       new Loop(logger, 'packing of leaves', packMilliseconds, (signal) => packLeaves(database, signal)),
-      new Loop(logger, 'merging of packed leaves', mergeMilliseconds, async () => {
-        const [merged, forgotten] = [await mergeNextRuns(database), await forgetReplacedRuns(database)];
-        return merged || forgotten;
-      }),
+      new Loop(logger, 'merging of packed leaves', mergeMilliseconds, (signal) => mergeNextRuns(database, signal)),
+      new Loop(logger, 'deletion of merged leaves', mergeMilliseconds, () => forgetReplacedRuns(database)),
       new Loop(
         logger,
         'moving of leaf tables',

@@ -178,7 +178,8 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
       const device = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
       const { leaves, total } = await (device === undefined
         ? pageOfTenant(tenantId, offset, size)
-        : database.tenant(tenantId, async (tx) => {
+        : // Leaves that are packed between its statements would be counted twice.
+          database.tenantSnapshot(tenantId, async (tx) => {
             const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
             // A deleted device keeps its proofs; a device without proofs must exist.
             if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');

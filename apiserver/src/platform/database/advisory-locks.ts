@@ -49,6 +49,9 @@ export const walletLock = 6452817311;
 /** Held by the process that packs leaves, for a transaction. */
 export const leavesLock = 6452817312;
 
+/** Held by the process that merges packed leaves, for a transaction. */
+export const leafMergesLock = 6452817313;
+
 // Keys of text, see holdLock.
 
 /** Serialises additions to a tenant's devices against its quota. */

@@ -20,6 +20,7 @@ import { Listener, type ListenerState } from './listen.ts';
 import { confirmCommit, mayWrite, transactionId } from './lost-commit.ts';
 import {
   begin,
+  beginSnapshot,
   boundsOf,
   checkTenantId,
   commit,
@@ -202,6 +203,13 @@ export class Database {
   async tenant<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
     return this.transaction([begin, { ...this.tenantScope, values: [tenantId] }], work, this.statementMilliseconds);
+  }
+
+  /** Like `tenant`, for several reads that must see the same state. */
+  async tenantSnapshot<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
+    checkTenantId(tenantId);
+    const opening = [beginSnapshot, { ...this.tenantScope, values: [tenantId] }];
+    return this.transaction(opening, work, this.statementMilliseconds);
   }
 
   /**

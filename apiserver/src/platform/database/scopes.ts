@@ -7,6 +7,7 @@ const idleMilliseconds = 120_000;
 // Unnamed: there is little to parse, and a connection that has lost its prepared statements must still be able to end
 // what it has begun.
 export const begin: Statement = { text: 'BEGIN' };
+export const beginSnapshot: Statement = { text: 'BEGIN ISOLATION LEVEL REPEATABLE READ' };
 export const commit: Statement = { text: 'COMMIT' };
 export const rollback: Statement = { text: 'ROLLBACK' };
 

@@ -7,7 +7,7 @@ import { newId } from '../../platform/ids.ts';
 import { createTestDatabase, lockWaitedFor, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { bytesOfIds } from './leaf-bytes.ts';
 import { devicesOf, isLeaf, leavesOfDevice, leavesOfHash } from './leaf-store.ts';
-import { forgetReplacedRuns, mergeRunsOf, packLeaves, packTenant, unpackNextTable } from './packing.ts';
+import { forgetReplacedRuns, mergeNextRuns, mergeRunsOf, packLeaves, packTenant, unpackNextTable } from './packing.ts';
 
 /** Some hashes share their first four bytes, and are told apart by the leaf vector alone. */
 const hashOf = (number: number): Buffer => {
@@ -112,7 +112,7 @@ describe('the index of leaves', function () {
         [proven.length - 1, 2],
         [proven.length + 1, 5],
       ] as const) {
-        const page = await test.database.tenant(tenantId, (tx) =>
+        const page = await test.database.tenantSnapshot(tenantId, (tx) =>
           leavesOfDevice(tx, tenantId, deviceId, { offset: Math.max(0, offset), limit }),
         );
         expect(page.total).to.equal(proven.length);
@@ -240,6 +240,53 @@ describe('the index of leaves', function () {
       ),
     );
     expect(facts.rows).to.deep.equal([{ has_leaves: false, table: null }]);
+  });
+
+  /** Adds a run of some batches. Returns these. */
+  const addRun = async (tenantId: string, number: number): Promise<MadeBatch[]> => {
+    const batches: MadeBatch[] = [];
+    for (let batch = 0; batch < 2; batch += 1)
+      batches.push(
+        await addBatch(tenantId, [{ hash: number, device: 0 }, ...[1, 2].map((device) => ({ hash: batch, device }))]),
+      );
+    for (const batch of batches) await setConfirmed(batch, true);
+    expect(await packTenant(test.database, tenantId)).to.equal(true);
+    return batches;
+  };
+
+  it('counts each leaf once while leaves are packed and merged', async () => {
+    const tenantId = newTenant();
+    for (let run = 0; run < 8; run += 1) await addRun(tenantId, run);
+    await setConfirmed(await addBatch(tenantId, [{ hash: 3, device: 0 }]), true);
+    const page = { offset: 0, limit: 100 };
+    await test.database.tenantSnapshot(tenantId, async (tx) => {
+      const before = await leavesOfDevice(tx, tenantId, deviceIds[0]!, page);
+      expect(before.total).to.equal(17);
+      expect(await packTenant(test.database, tenantId)).to.equal(true);
+      expect(await mergeRunsOf(test.database, tenantId)).to.equal(true);
+      expect(await leavesOfDevice(tx, tenantId, deviceIds[0]!, page)).to.deep.equal(before);
+    });
+  });
+
+  it('is merged for other tenants where it is damaged for one', async () => {
+    const [damaged, sound] = [newTenant(), newTenant()];
+    for (const tenantId of [damaged, sound]) for (let run = 0; run < 8; run += 1) await addRun(tenantId, run);
+    await system((tx) => tx.query('DELETE FROM leaf_blocks WHERE tenant_id = $1 AND part = 1', [damaged]));
+    const failure = await mergeNextRuns(test.database).catch(String);
+    expect(failure).to.be.a('string');
+    const { rows } = await system((tx) =>
+      tx.query<{ tenant_id: string; runs: number }>(
+        `SELECT tenant_id, count(*)::int4 AS runs FROM leaf_runs
+         WHERE tenant_id = ANY($1) AND replaced_at IS NULL GROUP BY tenant_id ORDER BY runs`,
+        [[damaged, sound]],
+      ),
+    );
+    expect(rows).to.deep.equal([
+      { tenant_id: sound, runs: 1 },
+      { tenant_id: damaged, runs: 8 },
+    ]);
+    // The other tests would meet it again.
+    await system((tx) => tx.query('DELETE FROM leaf_runs WHERE tenant_id = $1', [damaged]));
   });
 
   it('packs the leaves of tenants that have many, and leaves alone those of others', async () => {

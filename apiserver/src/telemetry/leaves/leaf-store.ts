@@ -1,6 +1,7 @@
 // Reads the index of leaves: which leaves may have a hash, which device a leaf is of, and the proven leaves of a device. A leaf is in
-// unpacked_leaves, in a run, or, if it was sealed by an earlier version and is not packed yet, in leaf_index. Leaves move in that
-// transaction in which they leave the former place, so that whoever reads the places in this order misses none.
+// leaf_index if an earlier version has sealed it and it was not moved yet, in unpacked_leaves, or in a run. Leaves go this way, each step
+// in one transaction, so that whoever reads the places in this order misses none. One that moves meanwhile may be found twice: counting
+// takes a snapshot.
 import type { Transaction } from '../../platform/database/database.ts';
 import { DeviceRun, LeafList, type LeafPosition, pageOf, type ProvenSource } from './device-leaves.ts';
 import {
@@ -48,7 +49,11 @@ const longPrefixOf = (hash: Uint8Array): bigint => Buffer.from(hash).readBigInt6
 
 /** Returns the leaves of batches that are proven, or were, and may have this hash: a few may have another one. */
 export async function leavesOfHash(tx: Transaction, tenantId: string, hash: Uint8Array): Promise<LeafPosition[]> {
-  const [unpacked, runs, indexed] = await Promise.all([
+  const [indexed, unpacked, runs] = await Promise.all([
+    tx.query<{ batch_id: string; leaf_index: number }>(
+      'SELECT batch_id, leaf_index FROM leaf_index WHERE tenant_id = $1 AND prefix = $2',
+      [tenantId, longPrefixOf(hash)],
+    ),
     tx.query<{ batch_id: string; leaves: Buffer }>(
       `SELECT u.batch_id, b.leaves FROM unpacked_leaves u
        JOIN anchor_batches b ON b.tenant_id = u.tenant_id AND b.batch_id = u.batch_id
@@ -62,10 +67,6 @@ export async function leavesOfHash(tx: Transaction, tenantId: string, hash: Uint
          ORDER BY b.first DESC LIMIT 1) AS block
        WHERE r.tenant_id = $1 AND r.replaced_at IS NULL`,
       [tenantId, prefixOf(hash)],
-    ),
-    tx.query<{ batch_id: string; leaf_index: number }>(
-      'SELECT batch_id, leaf_index FROM leaf_index WHERE tenant_id = $1 AND prefix = $2',
-      [tenantId, longPrefixOf(hash)],
     ),
   ]);
   const found = [
@@ -156,17 +157,17 @@ export async function devicesOf(
   const found = new Map<string, string>();
   const byBatch = Map.groupBy(leaves, ({ batchId }) => batchId);
   const ids = [...byBatch.keys()];
-  const [unpacked, packed, indexed] = await Promise.all([
-    tx.query<{ batch_id: string; devices: Buffer }>(
-      'SELECT batch_id, devices FROM unpacked_leaves WHERE tenant_id = $1 AND batch_id = ANY($2)',
-      [tenantId, ids],
-    ),
-    packedDevicesOf(tx, tenantId, byBatch),
+  const [indexed, unpacked, packed] = await Promise.all([
     tx.query<{ batch_id: string; leaf_index: number; device_id: string }>(
       `SELECT batch_id, leaf_index, device_id FROM leaf_index
        WHERE tenant_id = $1 AND prefix = ANY($2) AND batch_id = ANY($3)`,
       [tenantId, leaves.map(({ hash }) => longPrefixOf(hash)), ids],
     ),
+    tx.query<{ batch_id: string; devices: Buffer }>(
+      'SELECT batch_id, devices FROM unpacked_leaves WHERE tenant_id = $1 AND batch_id = ANY($2)',
+      [tenantId, ids],
+    ),
+    packedDevicesOf(tx, tenantId, byBatch),
   ]);
   for (const row of indexed.rows) found.set(`${row.batch_id}/${row.leaf_index}`, row.device_id);
   for (const { batch_id: batchId, devices } of unpacked.rows)
@@ -225,7 +226,10 @@ async function packedDevicesOf(
   return found;
 }
 
-/** Returns a page of the proven leaves of one device, latest batches first and the last leaf of a batch first, and their number. */
+/**
+ * Returns a page of the proven leaves of one device, latest batches first and the last leaf of a batch first, and their number. The
+ * transaction must be a snapshot.
+ */
 export async function leavesOfDevice(
   tx: Transaction,
   tenantId: string,
@@ -233,7 +237,18 @@ export async function leavesOfDevice(
   { offset, limit }: { readonly offset: number; readonly limit: number },
 ): Promise<{ leaves: LeafPosition[]; total: number }> {
   const id = bytesOfId(deviceId);
-  const [unpacked, runs, withdrawn, indexed] = await Promise.all([
+  const [indexed, unpacked, runs, withdrawn] = await Promise.all([
+    // All rows of the device, for their number and for the page: ids of batches are in the order in which these were opened.
+    tx.query<{ total: number; batch_id: string | null; leaf_index: number }>(
+      `WITH proven AS MATERIALIZED (
+         SELECT leaf.batch_id, leaf.leaf_index FROM leaf_index AS leaf
+         WHERE leaf.tenant_id = $1 AND leaf.device_id = $2 AND NOT EXISTS (
+           SELECT FROM anchor_batches AS batch WHERE batch.batch_id = leaf.batch_id AND batch.status <> 'confirmed'))
+       SELECT total, batch_id, leaf_index FROM (SELECT count(*)::float8 AS total FROM proven) AS counted
+       LEFT JOIN (SELECT * FROM proven ORDER BY batch_id DESC, leaf_index DESC LIMIT $3) AS page ON true
+       ORDER BY batch_id DESC, leaf_index DESC`,
+      [tenantId, deviceId, offset + limit],
+    ),
     tx.query<{ batch_id: string; devices: Buffer }>(
       `SELECT batch_id, devices FROM unpacked_leaves
        WHERE tenant_id = $1 AND is_proven AND position($2 IN devices) > 0 ORDER BY batch_id DESC`,
@@ -255,17 +270,6 @@ export async function leavesOfDevice(
       `SELECT w.batch_id, octet_length(b.leaves) / ${hashBytes} AS leaves FROM withdrawn_proofs w
        JOIN anchor_batches b ON b.tenant_id = w.tenant_id AND b.batch_id = w.batch_id WHERE w.tenant_id = $1`,
       [tenantId],
-    ),
-    // All rows of the device, for their number and for the page: ids of batches are in the order in which these were opened.
-    tx.query<{ total: number; batch_id: string | null; leaf_index: number }>(
-      `WITH proven AS MATERIALIZED (
-         SELECT leaf.batch_id, leaf.leaf_index FROM leaf_index AS leaf
-         WHERE leaf.tenant_id = $1 AND leaf.device_id = $2 AND NOT EXISTS (
-           SELECT FROM anchor_batches AS batch WHERE batch.batch_id = leaf.batch_id AND batch.status <> 'confirmed'))
-       SELECT total, batch_id, leaf_index FROM (SELECT count(*)::float8 AS total FROM proven) AS counted
-       LEFT JOIN (SELECT * FROM proven ORDER BY batch_id DESC, leaf_index DESC LIMIT $3) AS page ON true
-       ORDER BY batch_id DESC, leaf_index DESC`,
-      [tenantId, deviceId, offset + limit],
     ),
   ]);
   const sources: ProvenSource[] = [];
@@ -324,6 +328,9 @@ async function postingsOf(
   return positionsOf(tx, tenantId, numbers);
 }
 
+/** Withdrawn batches whose devices are read at once. */
+const withdrawnAtOnce = 64;
+
 /** Returns how many packed leaves of batches are of a device. */
 async function packedLeavesIn(
   tx: Transaction,
@@ -332,9 +339,11 @@ async function packedLeavesIn(
   batches: readonly { readonly batch_id: string; readonly leaves: number }[],
 ): Promise<number> {
   let count = 0;
-  for (const { batch_id: batchId, leaves } of batches) {
-    const all = Array.from({ length: leaves }, (_, index) => ({ index }));
-    const devices = await packedDevicesOf(tx, tenantId, new Map([[batchId, all]]));
+  for (let start = 0; start < batches.length; start += withdrawnAtOnce) {
+    const leaves = batches
+      .slice(start, start + withdrawnAtOnce)
+      .map((row) => [row.batch_id, Array.from({ length: row.leaves }, (_, index) => ({ index }))] as const);
+    const devices = await packedDevicesOf(tx, tenantId, new Map(leaves));
     for (const device of devices.values()) if (device === deviceId) count += 1;
   }
   return count;

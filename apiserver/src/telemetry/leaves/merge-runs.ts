@@ -27,7 +27,10 @@ export interface MergeSource {
 /** Blocks that are written at once. */
 const blocksAtOnce = 64;
 
-/** Merges runs, giving blocks of the new one to `write` as they become complete. Returns the facts of the new run. */
+/**
+ * Merges runs, giving blocks of the new one to `write` as they become complete. Returns the facts of the new run. Throws if a run is
+ * damaged.
+ */
 export async function mergeRuns(
   sources: readonly MergeSource[],
   write: (blocks: readonly Block[]) => Promise<void>,
@@ -163,14 +166,17 @@ async function mergeHashes(
   for (const reader of readers) await reader.load();
   const numbers = sources.map((_, source) => numbering(moves, source));
   const writer = new HashWriter(widthOf(leaves), blocks);
-  for (;;) {
+  for (let written = 0; ; written += 1) {
     let least = -1;
     let prefix = Infinity;
     for (let source = 0; source < readers.length; source += 1) {
       const candidate = readers[source]!.prefix;
       if (candidate < prefix) [least, prefix] = [source, candidate];
     }
-    if (least < 0) break;
+    if (least < 0) {
+      if (written !== leaves) throw new Error(`a run of leaves has ${written} hashes instead of ${leaves}`);
+      break;
+    }
     const reader = readers[least]!;
     writer.add(prefix, numbers[least]!(reader.leaf));
     if (!reader.step()) {

@@ -30,10 +30,11 @@ export interface RunFacts {
 /** Most leaves of a packed run: a prefix and a number share the 53 bits of an exact integer. */
 export const mostPackedLeaves = 2 ** 21;
 
-/** Packs batches, which must have leaves, at most `mostPackedLeaves` together. */
+/** Packs batches, which must have leaves. Throws if they have more than `mostPackedLeaves` together. */
 export function packRun(given: readonly LeafBatch[]): { readonly facts: RunFacts; readonly blocks: Block[] } {
   const batches = given.toSorted((a, b) => a.id.compare(b.id));
   const leaves = batches.reduce((sum, { hashes }) => sum + hashes.length / hashBytes, 0);
+  if (leaves > mostPackedLeaves) throw new Error(`${leaves} leaves are too many for a run`);
   const blocks: Block[] = [];
   const keys = new Float64Array(leaves);
   const ranks = new Map<string, number>();

@@ -1,6 +1,6 @@
 // Packs proven leaves in the background: those of a tenant into a run once there are enough of them, runs into larger ones, and the
 // tables that earlier versions left. Each step is a transaction of its own, for which no request waits.
-import { leavesLock, tryLock } from '../../platform/database/advisory-locks.ts';
+import { coldLock, leafMergesLock, leavesLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { newId } from '../../platform/ids.ts';
@@ -29,12 +29,27 @@ export async function packLeaves(database: Database, signal?: AbortSignal): Prom
        HAVING count(*) >= ${dueBatches} OR sum(octet_length(devices)) >= ${dueLeaves * idBytes}`,
     ),
   );
-  let packed = false;
-  for (const { tenant_id: tenantId } of rows) {
+  return someOf(rows, (tenantId) => packTenant(database, tenantId), signal);
+}
+
+/** Does work for each tenant, and returns whether any had some. What fails for one does not keep it from others, and is thrown at the end. */
+async function someOf(
+  tenants: readonly { readonly tenant_id: string }[],
+  work: (tenantId: string) => Promise<boolean>,
+  signal?: AbortSignal,
+): Promise<boolean> {
+  let isAny = false;
+  const failures: unknown[] = [];
+  for (const { tenant_id: tenantId } of tenants) {
     if (signal?.aborted) return false;
-    if (await packTenant(database, tenantId)) packed = true;
+    try {
+      if (await work(tenantId)) isAny = true;
+    } catch (error) {
+      failures.push(error);
+    }
   }
-  return packed;
+  if (failures.length > 0) throw failures[0];
+  return isAny;
 }
 
 /** Packs some leaves of a tenant into a run. Returns false if it has none that can be packed, or another process is packing. */
@@ -105,21 +120,20 @@ async function addBlocks(tx: Transaction, { tenantId, runId }: RunKey, blocks: r
   }
 }
 
-/** Merges runs of one tenant. Returns false if there is nothing to merge, or another process is packing. */
-export async function mergeNextRuns(database: Database): Promise<boolean> {
+/** Merges runs of each tenant once. Returns false if there is nothing to merge, or another process is merging. */
+export async function mergeNextRuns(database: Database, signal?: AbortSignal): Promise<boolean> {
   const { rows: tenants } = await database.systemRead((tx) =>
     tx.query<{ tenant_id: string }>(
       `SELECT tenant_id FROM leaf_runs WHERE replaced_at IS NULL GROUP BY tenant_id HAVING count(*) >= ${runsAtOnce}`,
     ),
   );
-  for (const { tenant_id: tenantId } of tenants) if (await mergeRunsOf(database, tenantId)) return true;
-  return false;
+  return someOf(tenants, (tenantId) => mergeRunsOf(database, tenantId), signal);
 }
 
-/** Merges runs of a tenant once. Returns false if there is nothing to merge, or another process is packing. */
+/** Merges runs of a tenant once. Returns false if there is nothing to merge, or another process is merging. */
 export function mergeRunsOf(database: Database, tenantId: string): Promise<boolean> {
   return database.maintenance(async (tx) => {
-    if (!(await tryLock(tx, leavesLock))) return false;
+    if (!(await tryLock(tx, leafMergesLock))) return false;
     const { rows } = await tx.query<{ run_id: string; leaves: number; devices: number }>(
       `SELECT run_id, leaves, devices FROM leaf_runs WHERE tenant_id = $1 AND replaced_at IS NULL ORDER BY least_batch, run_id`,
       [tenantId],
@@ -128,10 +142,10 @@ export function mergeRunsOf(database: Database, tenantId: string): Promise<boole
     if (!chosen) return false;
     const ids = chosen.map((run) => run.run_id);
     // A purge that deletes one of them waits.
-    const { rowCount } = await tx.query(
-      'UPDATE leaf_runs SET replaced_at = now() WHERE tenant_id = $1 AND run_id = ANY($2) AND replaced_at IS NULL',
-      [tenantId, ids],
-    );
+    const { rowCount } = await tx.query('SELECT FROM leaf_runs WHERE tenant_id = $1 AND run_id = ANY($2) FOR UPDATE', [
+      tenantId,
+      ids,
+    ]);
     if (rowCount !== ids.length) throw new Error('a run of leaves was deleted while it was to be merged');
     const merged = { tenantId, runId: newId() };
     // Its facts are known at the end.
@@ -146,6 +160,11 @@ export function mergeRunsOf(database: Database, tenantId: string): Promise<boole
         ...[idAt(facts.leastBatch), idAt(facts.greatestBatch)],
       ],
     );
+    // At the end: readers have from then on, however long the merge took.
+    await tx.query('UPDATE leaf_runs SET replaced_at = clock_timestamp() WHERE tenant_id = $1 AND run_id = ANY($2)', [
+      tenantId,
+      ids,
+    ]);
     return true;
   });
 }
@@ -193,7 +212,8 @@ export async function forgetReplacedRuns(database: Database): Promise<boolean> {
 export async function unpackNextTable(database: Database): Promise<boolean> {
   try {
     return await database.maintenance(async (tx) => {
-      if (!(await tryLock(tx, leavesLock))) return false;
+      // An export of a tenant, which holds the lock of cold storage, would find the leaves neither in the table nor where they went.
+      if (!(await tryLock(tx, coldLock)) || !(await tryLock(tx, leavesLock))) return false;
       const { rows } = await tx.query<{ segment_id: bigint }>(
         `SELECT segment_id FROM telemetry_segments WHERE has_leaves AND state IN ('indexed', 'cold')
          ORDER BY segment_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`,

@@ -250,11 +250,14 @@ export async function indexRestoredSegments(tx: Transaction): Promise<void> {
     `SELECT segment_id, state, has_leaves FROM telemetry_segments WHERE state IN ('indexed', 'cold') ORDER BY segment_id`,
   );
   for (const { segment_id: id, state, has_leaves: hasLeaves } of rows) {
-    if (state === 'indexed') await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
+    // Autovacuum leaves segments alone.
+    if (state === 'indexed') {
+      await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
+      await tx.query(`ANALYZE telemetry_segment_${id}`);
+    }
     if (!hasLeaves) continue;
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
-    // Autovacuum leaves segments alone.
-    await tx.query(`ANALYZE leaf_index_${id}${state === 'indexed' ? `, telemetry_segment_${id}` : ''}`);
+    await tx.query(`ANALYZE leaf_index_${id}`);
   }
 }
