@@ -444,8 +444,13 @@ export class Connection {
     };
     this.process({ action, payload, contentType }, accepted).then(
       (outcome) => {
-        this.processed({ topic, action }, outcome, unacknowledged, accepted);
-        over();
+        try {
+          this.processed({ topic, action }, outcome, unacknowledged, accepted);
+        } catch (error) {
+          this.fault(error);
+        } finally {
+          over();
+        }
       },
       () => {
         this.close(reasons.serverUnavailable, true);
@@ -689,8 +694,11 @@ export class Connection {
   private publishWill({ delaySeconds, ...will }: Will, { publisher, device }: Accepted): void {
     const { signal } = this.controller;
     device!.stream.want({ own: 'none', children: [] });
+    let isPublished = false;
     const publish = (): void => {
-      if (signal.aborted) return;
+      // Too many others may wait while this one is being published.
+      if (signal.aborted || isPublished) return;
+      isPublished = true;
       this.parts.calls
         .take(will, publisher)
         .catch((error: unknown) => this.parts.logger.debug({ err: error }, 'a will could not be published'))

@@ -10,7 +10,7 @@ import { type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { freePort } from '../platform/testing/server-process.ts';
 import { mutate, random } from './testing/mutations.ts';
-import { connectDevice, connectPacket, RawClient } from './testing/test-mqtt.ts';
+import { connectDevice, connectPacket, RawClient, type TestClient } from './testing/test-mqtt.ts';
 
 /** Mutations in the gate; `KELLET_TEST_MUTATIONS=20000` runs the long form. */
 const mutations = Number(process.env['KELLET_TEST_MUTATIONS'] ?? 1500);
@@ -150,36 +150,64 @@ describe('MQTT and wills that wait', () => {
   });
   after(() => link?.stop());
 
+  const connect = (device: TestDevice, willDelayInterval: number): Promise<TestClient> =>
+    connectDevice(link, device, {
+      protocolVersion: 5,
+      clientId: 'patient',
+      clean: false,
+      properties: { sessionExpiryInterval: 600 },
+      will: {
+        topic: 'kellet/v1/telemetry',
+        // A hundred KiB with the stream of its device.
+        payload: Buffer.from('{"string_values":{"link":"lost"}}'.padEnd(60 * 1024)),
+        qos: 1,
+        properties: { willDelayInterval },
+      },
+    }).connected();
+  /** Connects devices, of which the first has this delay. */
+  const connected = (devices: readonly TestDevice[], firstDelay: number): Promise<TestClient[]> =>
+    Promise.all(devices.map((device, index) => connect(device, index === 0 ? firstDelay : 600)));
+  const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+  /** Returns how many points each device has. */
+  const published = (devices: readonly TestDevice[]): Promise<number[]> => {
+    const range = 'start=2026-01-01T00:00:00Z&end=2100-01-01T00:00:00Z';
+    return Promise.all(
+      devices.map(async ({ deviceId }) => {
+        const { points } = await link.operate<{ points: unknown[] }>('GET', `telemetry/${deviceId}?${range}`);
+        return points.length;
+      }),
+    );
+  };
+
   it('publishes the oldest at once when they would take too much memory, although their delay is not over', async function () {
     this.timeout(60_000);
     const devices = await Promise.all(Array.from({ length: 5 }, () => link.device()));
-    for (const device of devices) {
-      const client = await connectDevice(link, device, {
-        protocolVersion: 5,
-        clientId: 'patient',
-        clean: false,
-        properties: { sessionExpiryInterval: 600 },
-        will: {
-          topic: 'kellet/v1/telemetry',
-          // A hundred KiB with the stream of its device.
-          payload: Buffer.from('{"string_values":{"link":"lost"}}'.padEnd(60 * 1024)),
-          qos: 1,
-          properties: { willDelayInterval: 600 },
-        },
-      }).connected();
+    for (const client of await connected(devices, 600)) {
       client.cut();
-      await new Promise((resolve) => setTimeout(resolve, 500));
+      await pause(500);
     }
-    const range = 'start=2026-01-01T00:00:00Z&end=2100-01-01T00:00:00Z';
-    const published = async () =>
-      Promise.all(
-        devices.map(async ({ deviceId }) => {
-          const { points } = await link.operate<{ points: unknown[] }>('GET', `telemetry/${deviceId}?${range}`);
-          return points.length;
-        }),
-      );
-    await eventually(async () => (await published())[0] === 1);
-    expect(await published()).to.deep.equal([1, 0, 0, 0, 0]);
+    await eventually(async () => (await published(devices))[0] === 1);
+    expect(await published(devices)).to.deep.equal([1, 0, 0, 0, 0]);
+  });
+
+  it('publishes each once, although it makes room for others while it is being published', async function () {
+    this.timeout(60_000);
+    const devices = await Promise.all(Array.from({ length: 5 }, () => link.device()));
+    const [first, ...others] = await connected(devices, 1);
+    await link.test.database.system(async (tx) => {
+      // No point is stored meanwhile.
+      await tx.query('SELECT FROM telemetry_writers FOR UPDATE');
+      first!.cut();
+      await pause(1500);
+      for (const client of others) {
+        client.cut();
+        await pause(100);
+      }
+      await pause(500);
+    });
+    await eventually(async () => (await published(devices))[0]! > 0);
+    await pause(1000);
+    expect(await published(devices)).to.deep.equal([1, 0, 0, 0, 0]);
   });
 });
 
