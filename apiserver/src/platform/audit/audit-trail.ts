@@ -22,8 +22,14 @@ const patienceMilliseconds = 10_000;
 /** Refused attempts recorded for one log in a minute by one process; further ones are counted only. */
 const refusedPerMinute = 1000;
 
-/** Refused attempts that are remembered in a minute, so that their repetitions are not recorded. */
+/** The same for attempts that a client may repeat all the time, so that they leave room for the others. */
+const repeatablePerMinute = 100;
+
+/** Attempts of the second kind that are remembered in a minute, so that their repetitions are not recorded. */
 const maximumRepeated = 10_000;
+
+/** Characters of the resource's id, which the client chooses, by which such attempts are told apart. */
+const comparedIdLength = 64;
 
 /** How long `close` tries to write what waits. */
 const closingMilliseconds = 5000;
@@ -51,9 +57,11 @@ export class AuditTrail {
   private writing: Promise<void> | undefined;
   private readonly closing = new AbortController();
   private minute = 0;
-  /** Refused attempts of the current minute by log. */
+  /** Refused attempts of the current minute by log, without those of {@link noteOnce}. */
   private readonly refused = new Map<string, number>();
-  /** Those of the current minute that were recorded by {@link noteOnce}. */
+  /** Those of {@link noteOnce} by log, without repetitions. */
+  private readonly repeatable = new Map<string, number>();
+  /** What tells them apart. */
   private readonly repeated = new Set<string>();
 
   constructor(parts: AuditTrailParts) {
@@ -81,23 +89,35 @@ export class AuditTrail {
   /** Records a failed or denied attempt soon, at most {@link refusedPerMinute} of them. */
   note(facts: AuditFacts): void {
     this.beginMinute();
-    const count = (this.refused.get(facts.tenantId) ?? 0) + 1;
-    this.refused.set(facts.tenantId, count);
-    if (count > refusedPerMinute || this.waiting.length >= maximumWaiting) this.dropped.inc();
-    else this.add(facts, undefined);
+    this.noteWithin(this.refused, refusedPerMinute, facts);
   }
 
   /**
    * Records a refused attempt that a client may repeat all the time, such as a read: once a minute for an actor, an action, what
-   * it acts on and the result.
+   * it acts on and the result, at most {@link repeatablePerMinute} of them.
    */
   noteOnce(facts: AuditFacts): void {
     this.beginMinute();
     const { tenantId, actor, action, resource, result } = facts;
-    const key = JSON.stringify([tenantId, actor.kind, actor.id, action, resource.id, result]);
+    const key = JSON.stringify([
+      tenantId,
+      actor.kind,
+      actor.id,
+      action,
+      resource.id.slice(0, comparedIdLength),
+      result,
+    ]);
     if (this.repeated.has(key)) return;
     if (this.repeated.size < maximumRepeated) this.repeated.add(key);
-    this.note(facts);
+    this.noteWithin(this.repeatable, repeatablePerMinute, facts);
+  }
+
+  /** Records an attempt unless its log has had too many this minute. */
+  private noteWithin(counts: Map<string, number>, most: number, facts: AuditFacts): void {
+    const count = (counts.get(facts.tenantId) ?? 0) + 1;
+    counts.set(facts.tenantId, count);
+    if (count > most || this.waiting.length >= maximumWaiting) this.dropped.inc();
+    else this.add(facts, undefined);
   }
 
   private beginMinute(): void {
@@ -105,6 +125,7 @@ export class AuditTrail {
     if (minute === this.minute) return;
     this.minute = minute;
     this.refused.clear();
+    this.repeatable.clear();
     this.repeated.clear();
   }
 

@@ -261,4 +261,26 @@ describe('the audit log', function () {
     const dropped = await metrics.getSingleMetric('kellet_audit_dropped_total')!.get();
     expect(dropped.values[0]!.value).to.equal(500);
   });
+
+  it('limits refused reads more, and apart from other refused attempts', async () => {
+    const metrics = createMetrics();
+    const flooded = new AuditTrail({ database: test.database, clock: { now: () => 0 }, logger, metrics });
+    const read = { ...facts, action: 'AuthService/GetUser', result: 'PERMISSION_DENIED' };
+    const readOf = (id: string) => flooded.noteOnce({ ...read, resource: { kind: 'user', id } });
+    for (let attempt = 0; attempt < 150; attempt += 1) readOf(String(attempt));
+    for (let attempt = 0; attempt < 1000; attempt += 1) flooded.note({ ...facts, result: 'PERMISSION_DENIED' });
+    await flooded.close();
+    expect(await list('acme', { action: read.action })).to.have.length(100);
+    expect(await list('acme', { action: facts.action })).to.have.length(1000);
+    const dropped = await metrics.getSingleMetric('kellet_audit_dropped_total')!.get();
+    expect(dropped.values[0]!.value).to.equal(50);
+  });
+
+  it('takes refused reads of long ids that differ late for repetitions', async () => {
+    const read = { ...facts, action: 'AuthService/GetUser', result: 'PERMISSION_DENIED' };
+    for (const id of ['x'.repeat(64), `${'x'.repeat(64)}1`, `${'x'.repeat(64)}2`, `${'x'.repeat(63)}3`])
+      trail.noteOnce({ ...read, resource: { kind: 'user', id } });
+    await trail.close();
+    expect(await list()).to.have.length(2);
+  });
 });
