@@ -42,9 +42,12 @@ import { keyExpiry, provisionKeyHash, type RegisteredKey, tenantOfKey } from './
 /** How long the event waits for its response to be written before the sweep publishes it anyway. */
 const holdMilliseconds = 1000;
 
-/** Keys read by one statement, and claims that may wait for theirs. */
+/** Keys read by one statement, and claims that may wait for theirs in all. */
 const maxKeysPerRead = 500;
 const maxWaitingClaims = 10_000;
+
+/** Reads of keys at a time, so that a slow one does not hold up every claim. */
+const keyReadQueues = 4;
 
 /** The result of one claim. */
 interface Outcome {
@@ -97,7 +100,7 @@ export function claimMethod(parts: {
   const keyReads = new Batches<Buffer, readonly RegisteredKey[]>(
     maxKeysPerRead,
     (_key, keyHashes) => database.systemRead((tx) => findKeys(tx, keyHashes)),
-    maxWaitingClaims,
+    maxWaitingClaims / keyReadQueues,
   );
 
   const claim = async (request: ClaimDeviceRequest, context: CallContext): Promise<Outcome> => {
@@ -115,7 +118,7 @@ export function claimMethod(parts: {
 
   const claimWith = async (request: ClaimDeviceRequest, keyHash: Buffer, context: CallContext): Promise<Outcome> => {
     const { key, hardwareId, deviceName } = fieldsOf(request);
-    const registered = await keyReads.add('', keyHash);
+    const registered = await keyReads.add(String(keyHash[0]! % keyReadQueues), keyHash);
     const tenantId = tenantOfKey(key, registered);
     if (tenantId === undefined) {
       const cause = registered.length === 0 ? 'unknown_key' : 'wrong_binding';

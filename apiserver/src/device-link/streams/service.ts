@@ -16,15 +16,13 @@ import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import type { CommandFeed } from '../commands/command-feed.ts';
 import type { Delivery } from '../rpc/delivery.ts';
 import { recordResponse } from '../rpc/responses.ts';
+import { firstHello } from './first-hello.ts';
 import { MessagePace } from './message-pace.ts';
 import { maxChildren, StreamHub } from './stream-hub.ts';
 import { StreamSession } from './stream-session.ts';
 
 /** Messages that a device may send a second. */
 const messagesPerSecond = 100;
-
-/** Time from the opening of a stream to its first message. */
-const helloMilliseconds = 10_000;
 
 const ownCommands: Partial<Record<Own, StreamSession['own']>> = {
   [Own.own_attribute_changes]: 'attributeChanges',
@@ -110,7 +108,7 @@ export function createStreams({ platform, feed, delivery, liveness }: StreamPart
     const { caller, tenantId, signal } = context;
     const messages = requests[Symbol.asyncIterator]() as AsyncIterator<ConnectRequest, undefined>;
     const hello = await firstHello(messages, signal);
-    // The client has disconnected.
+    // The call is over.
     if (!hello) return;
     const session = new StreamSession(tenantId, caller.deviceId, { feed, delivery, failed });
     const end = (): void => session.end();
@@ -134,25 +132,6 @@ export function createStreams({ platform, feed, delivery, liveness }: StreamPart
 
   const register = (registry: ServiceRegistry): void => registry.register(DeviceLinkService, { connect });
   return { register, start: async () => hub.start(), stop: async () => hub.stop() };
-}
-
-/** Waits for the first message. Throws INVALID_ARGUMENT unless it is `hello` and arrives in time. */
-async function firstHello(
-  messages: AsyncIterator<ConnectRequest, undefined>,
-  signal: AbortSignal,
-): Promise<ConnectRequest_Hello | undefined> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<undefined>((resolve) => (timer = setTimeout(() => resolve(undefined), helloMilliseconds)));
-  const first = messages.next();
-  // It fails after the wait has ended.
-  first.catch(() => undefined);
-  const result = await Promise.race([first, late]).finally(() => clearTimeout(timer));
-  if (signal.aborted) return undefined;
-  const event = result?.value?.event;
-  if (event?.case === 'hello') return event.value;
-  throw invalidArgument(
-    result ? 'the first message must be hello' : `hello is required within ${helloMilliseconds / 1000} seconds`,
-  );
 }
 
 function checkedIds({ deviceIds }: ConnectRequest_Hello): string[] {

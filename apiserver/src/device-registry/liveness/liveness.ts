@@ -371,9 +371,9 @@ export class Liveness {
     }
   }
 
-  /** Forgets devices beyond the limit, those known for longest first. */
+  /** Forgets devices beyond the limit, those known for longest first. Looks at few each time, for all of them may have to stay. */
   private limit(): void {
-    let left = this.entries.size;
+    let left = Math.min(this.entries.size, 2 * batchSize);
     for (const [key, entry] of this.entries) {
       if (this.entries.size <= maxEntries || left === 0) break;
       left -= 1;

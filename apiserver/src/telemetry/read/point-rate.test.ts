@@ -30,6 +30,12 @@ describe('rates of points', () => {
       want: 1,
     },
     { name: 'nothing of two minutes ago', added: [['a', 60, 0]], at: 2 * minute, want: 0 },
+    {
+      name: 'points of this minute after the clock was put back a little, into the last one',
+      added: [['a', 60, minute]],
+      at: minute - 1,
+      want: 1,
+    },
     { name: 'nothing of a minute from which the clock was put back', added: [['a', 60, 5 * minute]], at: 0, want: 0 },
     {
       name: 'points since the clock was put back',

@@ -28,7 +28,8 @@ export class Rates {
   /** Begins the next minute when it is time, also to free the counters of a process that gets no points any more. */
   turn(nowMilliseconds: number): void {
     const minute = Math.floor(nowMilliseconds / window);
-    if (minute === this.minute) return;
+    // A clock that is put back a little keeps what was counted.
+    if (minute === this.minute || minute === this.minute - 1) return;
     this.previous = minute === this.minute + 1 ? this.current : new Map<string, number>();
     this.current = new Map<string, number>();
     this.minute = minute;
