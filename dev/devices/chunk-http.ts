@@ -92,7 +92,7 @@ export class ChunkHttp {
         if (isLast) this.fail(new Error('the connection was closed'));
         return;
       }
-      // Neither a length nor too much of it is expected from the platform.
+      // The platform always sends a length, and never more than fits the buffer.
       if (!(start + size > this.filled && start + size <= bufferBytes))
         this.fail(new Error(`unexpected response: ${head}`));
     } else if (this.filled === bufferBytes) this.fail(new Error('unexpected response'));

@@ -359,7 +359,7 @@ async function exitCode(args: string[]): Promise<number> {
     return code === EXIT.proven ? EXIT.mined : code;
   } catch (error) {
     if (error instanceof CommandError) {
-      // What a source did wrong is no question of usage.
+      // An error in a source has nothing to do with how the command was called.
       complain(error.code === EXIT.malformed ? `${error.message}\nrun kellet-verify --help for usage` : error.message);
       return error.code;
     }

@@ -122,7 +122,7 @@ describe('the list of working copies', () => {
     await test.database.system((tx) => tx.query(`DELETE FROM profiles WHERE tenant_id = 'small'`));
   });
 
-  it('refuses what is no token', async () => {
+  it('refuses an invalid token', async () => {
     for (const token of [
       'x',
       'Tenant',

@@ -46,7 +46,7 @@ const beginningOf = (kind: Kind): Position => ({ kind, tenantId: '', id: nilId }
 /** Returns the token of the page that follows. */
 const tokenOf = ({ kind, tenantId, id }: Position): string => `${kind}/${tenantId}/${id}`;
 
-/** Throws INVALID_ARGUMENT for what is no token. */
+/** Throws INVALID_ARGUMENT for an invalid token. */
 function positionOf(token: string): Position {
   if (token === '') return beginningOf('Tenant');
   const [kind, tenantId = '', id = '', ...rest] = token.split('/');
@@ -106,7 +106,7 @@ async function readCopies(tx: Transaction, from: Position, limit: number) {
 
 /**
  * Yields a page of the working copies, of which each message is a snapshot of its own (control.proto, ListWorkingCopies). Costs what it
- * yields, whatever is stored. Throws INVALID_ARGUMENT for a token that is none.
+ * yields, whatever is stored. Throws INVALID_ARGUMENT for an invalid token.
  */
 export async function* listWorkingCopies(
   database: Database,
