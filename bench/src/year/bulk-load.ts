@@ -5,7 +5,7 @@ import pg from 'pg';
  * Settings of PostgreSQL with which an installation is filled. What was made in a transaction is not logged, and nothing survives the
  * end of the machine: a fill that was cut short is begun again.
  */
-export const bulkLoadSettings: Readonly<Record<string, string>> = {
+const bulkLoadSettings: Readonly<Record<string, string>> = {
   ...{ wal_level: 'minimal', max_wal_senders: '0', fsync: 'off', full_page_writes: 'off', synchronous_commit: 'off' },
   ...{ max_wal_size: '4GB', checkpoint_timeout: '1h', autovacuum: 'off', shared_buffers: '512MB', jit: 'off' },
   ...{ maintenance_work_mem: '512MB', max_parallel_maintenance_workers: '2', work_mem: '256MB' },

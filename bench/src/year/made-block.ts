@@ -27,7 +27,7 @@ const payloadBytes = payloadHead.length + 3 + payloadTail.length;
 export const valueOf = (number: number): number => leastValue + (number % valueCount);
 
 /** The canonical payloads by value, minus the least one. */
-export const payloads: readonly string[] = Array.from(
+const payloads: readonly string[] = Array.from(
   { length: valueCount },
   (_, value) => payloadHead + String(leastValue + value) + payloadTail,
 );

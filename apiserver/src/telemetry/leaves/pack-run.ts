@@ -28,7 +28,7 @@ export interface RunFacts {
 }
 
 /** Most leaves of a packed run: a prefix and a number share the 53 bits of an exact integer. */
-export const mostPackedLeaves = 2 ** 21;
+const mostPackedLeaves = 2 ** 21;
 
 /** Packs batches, which must have leaves. Throws if they have more than `mostPackedLeaves` together. */
 export function packRun(given: readonly LeafBatch[]): { readonly facts: RunFacts; readonly blocks: Block[] } {
