@@ -50,9 +50,9 @@ export const exceptions: readonly PlanException[] = [
     reason: `${purge}, from each segment that is not cold; ${segment}`,
   },
   {
-    file: 'tenant-data/row-purge.ts',
-    start: 'SELECT FROM ONLY leaf_index_',
-    reason: `${purge}, from the tables of open segments, which only earlier versions fill`,
+    file: 'telemetry/leaves/packing.ts',
+    start: 'WITH batch AS ( SELECT b.tenant_id, b.batch_id, b.status, b.leaves FROM anchor_batches b',
+    reason: 'moves the first rows that an import or an earlier version has left, until there are none',
   },
   {
     file: 'tenant-data/row-purge.ts',

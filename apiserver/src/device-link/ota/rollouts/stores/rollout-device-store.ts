@@ -381,11 +381,13 @@ export async function deleteOldRolloutDevices(
   if (!rollout) return undefined;
   const { rowCount } = await tx.query(
     `DELETE FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY (ARRAY (
-       SELECT device_id FROM ota_rollout_devices m WHERE tenant_id = $1 AND rollout_id = $2
-         AND (state IN ('successful', 'skipped', 'rolled_back') OR NOT EXISTS (
-           SELECT FROM ota_assignments a
-           WHERE a.tenant_id = m.tenant_id AND a.device_id = m.device_id AND a.rollout_id = m.rollout_id))
-       ORDER BY state, device_id LIMIT $3))`,
+       SELECT m.device_id FROM ota_rollout_devices m LEFT JOIN LATERAL (
+         SELECT true AS found FROM ota_assignments a
+         WHERE a.tenant_id = m.tenant_id AND a.device_id = m.device_id AND a.rollout_id = m.rollout_id LIMIT 1
+       ) AS assignment ON true
+       WHERE m.tenant_id = $1 AND m.rollout_id = $2
+         AND (m.state IN ('successful', 'skipped', 'rolled_back') OR assignment.found IS NULL)
+       ORDER BY m.state, m.device_id LIMIT $3))`,
     [rollout.tenant_id, rollout.rollout_id, limit],
   );
   if (rowCount! < limit)
