@@ -118,7 +118,7 @@ class System {
   private readonly client: KubernetesClient;
   private readonly database: pg.Pool;
   private readonly seen = new Set<string>();
-  /** What the manifest says of `paused`, which nothing else may change. */
+  /** The value of `paused` in the manifest, which nothing else may change. */
   private isHeld = false;
 
   constructor(parts: { rest: Rest; things: Things; client: KubernetesClient; database: pg.Pool }) {

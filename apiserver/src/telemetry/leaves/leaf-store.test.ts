@@ -1,4 +1,4 @@
-// The index of leaves in PostgreSQL: whatever part of it is packed or merged, it answers as a list of all leaves does.
+// Compares the index of leaves in PostgreSQL with a list of all leaves, whatever part of it is packed or merged.
 import { createHash } from 'node:crypto';
 import { expect } from 'chai';
 import fc from 'fast-check';

@@ -29,7 +29,7 @@ interface Row {
   data_hash: Buffer;
 }
 
-/** What the index of leaves says of the leaves of a batch, in their order. */
+/** The entries of a batch in the index of leaves, in leaf order. */
 interface IndexedBatch {
   /** The first 32 bits of each hash, where the index has them. */
   readonly prefixes: readonly (number | undefined)[];
@@ -88,7 +88,7 @@ async function* byBatch<T extends { batch_id: string }>(tx: Transaction, table: 
   if (batch.length > 0) yield batch;
 }
 
-/** Returns what the index says of each batch; several times if it is in several places. */
+/** Returns the entries of each batch, several times if the index has the batch in several places. */
 async function readIndex(tx: Transaction, check: Check): Promise<Map<string, IndexedBatch[]>> {
   const index = new Map<string, IndexedBatch[]>();
   const add = (batchId: string, batch: IndexedBatch): void =>
