@@ -171,16 +171,16 @@ BEGIN
 END
 $$;
 
--- Drops leaf_index_N. Readers wait for a moment.
-CREATE FUNCTION telemetry_drop_leaf_table(segment int8) RETURNS void LANGUAGE plpgsql AS $$
+-- Drops leaf_index_N. Readers wait for a moment. Throws lock_not_available if a reader holds it in every attempt.
+CREATE FUNCTION telemetry_drop_leaf_table(segment int8, attempts int4 DEFAULT 40) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  FOR attempt IN 1 .. 40 LOOP
+  FOR attempt IN 1 .. attempts LOOP
     BEGIN
       PERFORM set_config('lock_timeout', '250ms', true);
       EXECUTE format('DROP TABLE leaf_index_%s', segment);
       EXIT;
     EXCEPTION WHEN lock_not_available THEN
-      IF attempt = 40 THEN
+      IF attempt = attempts THEN
         RAISE;
       END IF;
       PERFORM pg_sleep(random() / 2);
@@ -202,9 +202,7 @@ BEGIN
     EXECUTE format('ANALYZE leaf_index_%s', segment);
   ELSE
     BEGIN
-      PERFORM set_config('lock_timeout', '250ms', true);
-      EXECUTE format('DROP TABLE leaf_index_%s', segment);
-      UPDATE telemetry_segments SET has_leaves = false, leaves = NULL WHERE segment_id = segment;
+      PERFORM telemetry_drop_leaf_table(segment, 1);
     EXCEPTION WHEN lock_not_available THEN
       NULL;
     END;
