@@ -267,7 +267,8 @@ export const eventKinds: readonly EventKind[] = [
     notes: [
       'The data is the event as `GET /api/v1/audit-events` returns it. The events of a tenant are published in the order of the log.',
       'The tenant of the platform’s own log is `_platform`, both in the subject and in `tenantid`.',
-      'Only a webhook that a caller with every scope has made gets them, and on `/ws` only users with every scope.',
+      'Only a caller with every scope can make a webhook that gets them, or change one; on `/ws` only users with every scope do.',
+      'Webhooks that listed `*` or `audit.event` before this was checked keep receiving them: review them after an upgrade.',
     ],
     example: {
       subject: auditSubject(tenant, eventId),

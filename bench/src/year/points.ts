@@ -265,7 +265,8 @@ export class PointFilling {
     const tenantId = block.tenantIds[index]!;
     const [firstSeconds, received] = [block.firstSeconds[index]!, block.sealedAt[index]!];
     const day = dayOf(firstSeconds);
-    const key = `${tenantId}/${day}`;
+    // Points just after midnight may be of the day before, on which other devices took their turn.
+    const key = `${tenantId}/${day}/${this.turn}`;
     let held = this.coldDays.get(key);
     if (!held) {
       held = new ColdDayBuilder(tenantId, day, this.deviceIds.get(tenantId) ?? [], this.pointsOfBatch);
