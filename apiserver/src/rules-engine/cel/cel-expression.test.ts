@@ -153,12 +153,43 @@ describe('expressions', () => {
   });
 
   it('take bounded time for the dearest that are admitted', () => {
-    const values = Array.from({ length: 256 }, (_, index) => [`k${index}`, 'a'.repeat(4096)] as const);
-    const full = { ...bindings, string: new Map(values) };
-    const text = 'string.exists(k, string[k].matches("(a*)*b"))';
-    evaluate(text, full);
-    const started = performance.now();
-    expect(evaluate(text, full)).to.equal(false);
-    expect(performance.now() - started).to.be.below(2000);
+    // Random, so that patterns meet as many states as they can have.
+    let seed = 1;
+    const letter = () => 'ab'[(seed = (seed * 48_271) % 0x7fff_ffff) & 1024 ? 0 : 1]!;
+    const texts = Array.from({ length: 256 }, (_, index): [string, string] => [
+      `k${index}`,
+      Array.from({ length: 4096 }, letter).join(''),
+    ]);
+    const full = { ...bindings, string: new Map(texts) };
+    const patterns = [
+      '(a*)*c',
+      '(a|b)*a(a|b){14}[0-9]',
+      '(a|b)*a(a|b){180}[0-9]',
+      '^(a?b?){100}[0-9]$',
+      '\\\\b(a|b)*[0-9]',
+    ];
+    for (const pattern of patterns) {
+      const text = `string.exists(k, string[k].matches("${pattern}"))`;
+      const started = performance.now();
+      expect(evaluate(text, full), pattern).to.have.property('error').that.includes('too long for the patterns');
+      expect(performance.now() - started, pattern).to.be.below(1000);
+      const short = { ...bindings, string: new Map(texts.map(([key, value]) => [key, value.slice(0, 8)])) };
+      if (!pattern.includes('00') && !pattern.includes('180')) expect(evaluate(text, short), pattern).to.equal(false);
+    }
+  });
+
+  it('admit no pattern that takes much memory', () => {
+    const classes = '\\\\pL'.repeat(100);
+    for (const pattern of [
+      'a{1000}'.repeat(200),
+      '((((a{10}){10}){10}))'.repeat(90),
+      '(a|b){500}',
+      '[\\\\pL]{500}',
+      classes,
+    ]) {
+      const started = performance.now();
+      expect(errorsOf(`string.state.matches("${pattern}")`)[0], pattern).to.include('the pattern is too large');
+      expect(performance.now() - started, pattern).to.be.below(1000);
+    }
   });
 });

@@ -1,9 +1,8 @@
 // Compiles the expressions of rules: CEL with a fixed set of variables, a boolean result and bounded cost. Pure.
 import { celEnv, type CelInput, isCelError, parse, plan } from '@bufbuild/cel';
 import type { Expr } from '@bufbuild/cel-spec/cel/expr/syntax_pb.js';
-import { RE2JS } from '@bufbuild/re2';
-import { LRUCache } from 'lru-cache';
 import { costOf } from './cost.ts';
+import { beginEvaluation, boundedPatterns, patternProblem } from './patterns.ts';
 import { syntaxMistake } from './syntax.ts';
 import { literalText, type Problem, TypeCheck } from './type-check.ts';
 import { fits, mapOf, nameOf, type Type } from './types.ts';
@@ -58,18 +57,7 @@ const maxCost = 200_000;
 
 const maxErrors = 20;
 
-/** Compiled patterns; only literals reach here, so each belongs to a compiled expression. */
-const patterns = new LRUCache<string, RE2JS>({ max: 1000 });
-
-const env = celEnv({
-  re2: {
-    compile(pattern) {
-      const compiled = patterns.get(pattern) ?? RE2JS.compile(pattern);
-      patterns.set(pattern, compiled);
-      return compiled;
-    },
-  },
-});
+const env = celEnv({ re2: boundedPatterns });
 
 /** Compiles an expression, or returns its errors in order of position. */
 export function compile(text: string): { readonly evaluate: Compiled } | { readonly errors: ExpressionError[] } {
@@ -90,6 +78,7 @@ export function compile(text: string): { readonly evaluate: Compiled } | { reado
   }
   const run = plan(env, expr);
   const evaluate: Compiled = (bindings) => {
+    beginEvaluation();
     const result = run(bindings as unknown as Record<string, CelInput>);
     if (typeof result === 'boolean') return result;
     if (!isCelError(result)) return { error: 'the result is not a boolean' };
@@ -121,21 +110,12 @@ function problemsOf(expr: Expr): readonly Problem[] {
   if (!fits(type, 'bool')) return [{ id: expr.id, message: `the result is ${nameOf(type)}, not bool` }];
   const found: Problem[] = [];
   const cost = costOf(expr, (call) => {
-    const problem = patternProblem(literalText(call.args.at(-1)));
+    const text = literalText(call.args.at(-1));
+    const problem = text === undefined ? 'the pattern of matches must be a literal' : patternProblem(text);
     if (problem !== undefined) found.push({ id: call.args.at(-1)!.id, message: problem });
   });
   if (cost > maxCost) found.push({ id: expr.id, message: `an evaluation may cost ${cost} steps, at most ${maxCost}` });
   return found;
-}
-
-function patternProblem(pattern: string | undefined): string | undefined {
-  if (pattern === undefined) return 'the pattern of matches must be a literal';
-  try {
-    RE2JS.compile(pattern);
-    return undefined;
-  } catch (error) {
-    return `the pattern is not RE2: ${(error as Error).message.slice(0, 200)}`;
-  }
 }
 
 /** Returns the line and column of an offset in UTF-16 units; the parser's offsets may include the space before a token. */
