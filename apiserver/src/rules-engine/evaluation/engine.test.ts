@@ -68,3 +68,51 @@ describe('the evaluation of points of a device that is being deleted', () => {
     expect((await rules.events()).length).to.equal(before);
   });
 });
+
+describe('the evaluation of rules that take long', function () {
+  this.timeout(60_000);
+  let rules: TestRules;
+  before(async () => {
+    rules = await TestRules.start({}, { evaluates: false });
+  });
+  after(() => rules.stop());
+
+  it('lets the process serve others, and leaves what it has no time for to the next batch, in order', async () => {
+    const { database } = rules.test;
+    const logger = createLogger('silent');
+    const devices = new DeviceDirectory(database, createProfileReader(database));
+    const metrics = createMetrics();
+    const engine = new RuleEngine({ database, clock: rules.clock, logger, metrics, devices, queued: () => undefined });
+    const isDear = 'string.exists(k, string[k].contains("ab") || string[k].endsWith("c"))';
+    for (let count = 0; count < 30; count += 1) await rules.makeRule({ expression: isDear });
+    const rising = await rules.makeRule({ expression: 'numeric.n == previous.numeric.n + 1.0' });
+    const [one, other] = [await rules.makeDevice(), await rules.makeDevice()];
+    const texts = Object.fromEntries(Array.from({ length: 256 }, (_, key) => [`k${key}`, 'a'.repeat(4000)]));
+    const points = Array.from({ length: 8 }, (_, at) => ({ at, numeric: { n: at }, string: texts }));
+    await feed(database, 'acme', one, points.slice(0, 4));
+    await feed(database, 'acme', other, points);
+    await feed(database, 'acme', one, points.slice(4));
+    const waiting = () => rules.query(`SELECT FROM rule_points WHERE tenant_id = 'acme'`);
+
+    let [longest, last] = [0, performance.now()];
+    const beat = setInterval(() => {
+      longest = Math.max(longest, performance.now() - last);
+      last = performance.now();
+    }, 1);
+    let batches = 0;
+    try {
+      while ((await waiting()).length > 0) {
+        batches += 1;
+        expect(await engine.evaluateTenant('acme')).to.equal(true);
+      }
+    } finally {
+      clearInterval(beat);
+    }
+    expect(batches).to.be.at.least(2);
+    // All of a device's evaluations take a second and more.
+    expect(longest, 'milliseconds without a turn of others').to.be.below(300);
+    const { matches, lastError } = await rules.getRule(rising.ruleId);
+    expect(matches).to.equal(2 * 7);
+    expect(lastError).to.equal('');
+  });
+});

@@ -27,12 +27,14 @@ import {
   memberships,
   oldestPointSeconds,
   readDevices,
+  returnPoints,
   takePoints,
   tenantsWithPoints,
   writeLastPoints,
   writeReports,
   writeStates,
 } from './state-store.ts';
+import { Turns } from './turns.ts';
 
 /** Dependencies of the engine. */
 export interface EngineParts {
@@ -138,8 +140,9 @@ export class RuleEngine {
   }
 
   private async batch(tx: Transaction, tenantId: string): Promise<BatchOutput | undefined> {
-    const points = await takePoints(tx, tenantId);
-    if (!points) return undefined;
+    const taken = await takePoints(tx, tenantId);
+    if (!taken) return undefined;
+    const { points, places } = taken;
     const rules = await this.rules.of(tx, tenantId);
     const deviceIds = [...new Set(points.map(({ deviceId }) => deviceId))];
     const groupIds = [...new Set(rules.flatMap(({ row }) => row.device_group_id ?? []))];
@@ -151,8 +154,9 @@ export class RuleEngine {
     ]);
     const output = await evaluateBatch(
       { ...{ points, rules, devices, failing, newId }, memberships: groups, ...known, now: this.parts.clock.now() },
-      () => new Promise((resolve) => setImmediate(resolve)),
+      new Turns(),
     );
+    await returnPoints(tx, tenantId, output.left, places);
     await this.write(tx, tenantId, output);
     return output;
   }

@@ -7,6 +7,7 @@ import { decide, initialState, type RuleState } from './alarm-decision.ts';
 import { bind, type RulePoint, type StoredPayload, storedPoint } from './bindings.ts';
 import type { CompiledRule } from './compiled-rules.ts';
 import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './state-store.ts';
+import type { Turns } from './turns.ts';
 
 /** The input of a batch's evaluation. */
 export interface BatchInput {
@@ -45,6 +46,8 @@ export interface BatchOutput {
   readonly muted: Set<string>;
   readonly reports: RuleReport[];
   readonly counts: { matched: number; unmatched: number; failed: number };
+  /** Points for which there was no time, in an order in which they can be evaluated later. */
+  readonly left: WaitingPoint[];
 }
 
 /** An alarm while a batch is evaluated. */
@@ -57,14 +60,12 @@ interface WorkingAlarm {
 /** Matches of a batch that lead to actions: bounds the memory that they take. */
 const maxFirings = 2000;
 const maxDetailsBytes = 8192;
-/** Evaluations between two pauses, which let the process serve requests. */
-const evaluationsPerTurn = 500;
 const nanosecondsPerMillisecond = 1_000_000n;
 
-/** Evaluates a batch, device by device in order of time; pauses now and then. */
-export async function evaluateBatch(input: BatchInput, pause: () => Promise<void>): Promise<BatchOutput> {
+/** Evaluates a batch, device by device in order of time, as far as there is time for it; at least one point. */
+export async function evaluateBatch(input: BatchInput, turns: Pick<Turns, 'next' | 'isOver'>): Promise<BatchOutput> {
   const output: BatchOutput = {
-    ...{ lastPoints: [], states: [], raised: [], changed: [], firings: [], reports: [] },
+    ...{ lastPoints: [], states: [], raised: [], changed: [], firings: [], reports: [], left: [] },
     muted: new Set(),
     counts: { matched: 0, unmatched: 0, failed: 0 },
   };
@@ -72,24 +73,28 @@ export async function evaluateBatch(input: BatchInput, pause: () => Promise<void
   const lastPoints = new Map(input.lastPoints.map((point) => [point.device_id, point]));
   const states = Map.groupBy(input.states, ({ device_id }) => device_id);
   const alarms = Map.groupBy(input.alarms, ({ device_id }) => device_id);
-  let evaluations = 0;
   for (const [deviceId, points] of Map.groupBy(input.points, (point) => point.deviceId)) {
     const device = input.devices.get(deviceId);
     if (!device) continue;
     const rules = input.rules.filter(({ row }) => appliesTo(row, device, input.memberships));
     if (rules.length === 0) continue;
+    // Stable: points of equal time stay in the order of their commits.
+    const inOrder = points.toSorted((one, other) => (one.time < other.time ? -1 : one.time > other.time ? 1 : 0));
+    if (turns.isOver()) {
+      output.left.push(...inOrder);
+      continue;
+    }
     const ofDevice = new DeviceEvaluation(device, rules, input, output, reports, {
       last: lastPoints.get(deviceId),
       states: states.get(deviceId) ?? [],
       alarms: alarms.get(deviceId) ?? [],
     });
-    // Stable: points of equal time stay in the order of their commits.
-    for (const point of points.toSorted((one, other) => (one.time < other.time ? -1 : one.time > other.time ? 1 : 0))) {
-      ofDevice.take(point);
-      evaluations += rules.length;
-      if (evaluations < evaluationsPerTurn) continue;
-      evaluations = 0;
-      await pause();
+    for (const [index, point] of inOrder.entries()) {
+      if (index > 0 && turns.isOver()) {
+        output.left.push(...inOrder.slice(index));
+        break;
+      }
+      await ofDevice.take(point, turns);
     }
     ofDevice.finish();
   }
@@ -150,12 +155,16 @@ class DeviceEvaluation {
   }
 
   /** Evaluates a point, unless it is older than the last one or the same again. */
-  take({ time, payload }: WaitingPoint): void {
+  async take({ time, payload }: WaitingPoint, turns: Pick<Turns, 'next'>): Promise<void> {
     const text = JSON.stringify(payload);
     if (this.last && (time < this.last.time || (time === this.last.time && text === this.last.payload))) return;
     const point = storedPoint(time, payload);
     const bindings = bind(this.device, point, this.previous);
-    for (const rule of this.rules) this.evaluate(rule, time, payload, bindings);
+    for (const rule of this.rules) {
+      this.evaluate(rule, time, payload, bindings);
+      const pause = turns.next();
+      if (pause) await pause;
+    }
     this.last = { device_id: this.device.deviceId, time, payload: text };
     this.previous = point;
   }

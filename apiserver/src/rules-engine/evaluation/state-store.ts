@@ -1,6 +1,6 @@
 // What evaluations read and write besides rules. Every function works inside the caller's transaction, which holds the
 // tenant's evaluation lock.
-import { zstdDecompressSync } from 'node:zlib';
+import { zstdCompressSync, zstdDecompressSync } from 'node:zlib';
 import { alarmColumns, type AlarmRow } from '../../device-registry/alarms/alarm-store.ts';
 import { ruleEvaluationLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import { columns } from '../../platform/database/columns.ts';
@@ -47,21 +47,28 @@ export async function oldestPointSeconds(tx: Transaction): Promise<number> {
   return rows[0]?.lag ?? 0;
 }
 
+/** Points that a transaction has taken, and where they were. */
+export interface TakenPoints {
+  readonly points: readonly WaitingPoint[];
+  /** Their rows, oldest first. */
+  readonly places: readonly { readonly position: bigint; readonly added_at: Date }[];
+}
+
 /**
  * Takes the tenant's oldest points: they are evaluated if the transaction commits. Returns undefined while another
  * transaction evaluates points of the tenant.
  */
-export async function takePoints(tx: Transaction, tenantId: string): Promise<WaitingPoint[] | undefined> {
+export async function takePoints(tx: Transaction, tenantId: string): Promise<TakenPoints | undefined> {
   // A statement sees what was committed when it began, so the lock comes first.
   if (!(await tryLock(tx, ruleEvaluationLock(tenantId)))) return undefined;
-  const { rows } = await tx.query<{ points: Buffer; position: bigint }>(
+  const { rows } = await tx.query<{ points: Buffer; position: bigint; added_at: Date }>(
     `DELETE FROM rule_points WHERE tenant_id = $1 AND position IN (
        SELECT position FROM rule_points WHERE tenant_id = $1 ORDER BY position LIMIT ${rowsPerBatch})
-     RETURNING position, points`,
+     RETURNING position, points, added_at`,
     [tenantId],
   );
   rows.sort((one, other) => Number(one.position - other.position));
-  return rows.flatMap((row) =>
+  const points = rows.flatMap((row) =>
     (JSON.parse(zstdDecompressSync(row.points).toString()) as [string, string, StoredPayload][]).map(
       ([deviceId, time, payload]) => ({
         deviceId,
@@ -69,6 +76,29 @@ export async function takePoints(tx: Transaction, tenantId: string): Promise<Wai
         payload,
       }),
     ),
+  );
+  return { points, places: rows.map(({ position, added_at }) => ({ position, added_at })) };
+}
+
+/** Puts back some of the points that the transaction has taken, before all that wait. */
+export async function returnPoints(
+  tx: Transaction,
+  tenantId: string,
+  points: readonly WaitingPoint[],
+  places: TakenPoints['places'],
+): Promise<void> {
+  if (points.length === 0) return;
+  const perRow = Math.ceil(points.length / places.length);
+  const rows = places.flatMap(({ position, added_at }, index) => {
+    const some = points.slice(index * perRow, (index + 1) * perRow);
+    if (some.length === 0) return [];
+    const text = JSON.stringify(some.map(({ deviceId, time, payload }) => [deviceId, String(time), payload]));
+    return [{ position, points: zstdCompressSync(text), addedAt: added_at }];
+  });
+  await tx.query(
+    `INSERT INTO rule_points (tenant_id, position, points, added_at) OVERRIDING SYSTEM VALUE
+     SELECT $1, * FROM unnest($2::int8[], $3::bytea[], $4::timestamptz[])`,
+    [tenantId, ...columns(rows, 'position', 'points', 'addedAt')],
   );
 }
 
