@@ -1,4 +1,5 @@
 // The SQL of webhooks and their deliveries. A trigger on the outbox records deliveries (migrations/0059_webhooks.sql).
+import type { Busy } from '../platform/background/fair-worker.ts';
 import { boundedCount } from '../platform/database/bounded-count.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, notFound, resourceExhausted } from '../platform/errors.ts';
@@ -180,27 +181,28 @@ export async function resendDelivery(
 
 /**
  * Claims up to `limit` due deliveries of enabled webhooks, at most `perWebhook` of each and none of the webhooks in
- * `except`. Those of a suspended tenant wait, and those of a deleted one are never sent. The cost depends on the number
- * of webhooks, not of deliveries that wait.
+ * `except`; first those of tenants with few in `busy`. Those of a suspended tenant wait, and those of a deleted one are
+ * never sent. The cost depends on the number of webhooks, not of deliveries that wait.
  */
 export async function claimDeliveries(
   tx: Transaction,
-  { limit, perWebhook, except }: { limit: number; perWebhook: number; except: readonly string[] },
+  { limit, perWebhook, except, busy }: { limit: number; perWebhook: number; except: readonly string[]; busy: Busy },
 ): Promise<ClaimedDelivery[]> {
   const { rows } = await tx.query<ClaimedDelivery & Record<string, unknown>>(
     `WITH due AS (
-       SELECT w.tenant_id, w.webhook_id, w.url, w.secret, d.position FROM webhooks w, LATERAL (
+       SELECT w.tenant_id, w.webhook_id, w.url, w.secret, d.position
+       FROM webhooks w LEFT JOIN unnest($4::text[], $5::int4[]) AS busy (tenant, running) ON tenant = w.tenant_id, LATERAL (
          SELECT position, next_at FROM webhook_deliveries
          WHERE tenant_id = w.tenant_id AND webhook_id = w.webhook_id AND status = 'pending' AND next_at <= now()
          ORDER BY next_at, position LIMIT $2) AS d
        WHERE w.enabled AND w.webhook_id <> ALL($3::uuid[]) AND ${tenantExists('w')} AND NOT ${tenantSuspendedOf('w')}
-       ORDER BY d.next_at LIMIT $1)
+       ORDER BY coalesce(running, 0), d.next_at LIMIT $1)
      UPDATE webhook_deliveries a
      SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
      FROM due WHERE a.tenant_id = due.tenant_id AND a.webhook_id = due.webhook_id AND a.position = due.position
        AND a.status = 'pending' AND a.next_at <= now()
      RETURNING a.tenant_id, a.webhook_id, a.delivery_id, a.event, a.attempts, due.url, due.secret`,
-    [limit, perWebhook, except],
+    [limit, perWebhook, except, busy.tenants, busy.running],
   );
   return rows;
 }

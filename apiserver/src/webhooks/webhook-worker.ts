@@ -92,7 +92,9 @@ export function createWebhookWorker(parts: WebhookWorkerParts): WebhookWorker {
   const work = new FairWorker<ClaimedDelivery>(logger, {
     ...{ name: 'webhooks', most: maxConcurrent, mostOfKey: maxOfWebhook },
     keyOf: (claim) => claim.webhook_id,
-    claim: (limit, except) => database.system((tx) => claimDeliveries(tx, { limit, perWebhook: maxOfWebhook, except })),
+    tenantOf: (claim) => claim.tenant_id,
+    claim: (limit, except, busy) =>
+      database.system((tx) => claimDeliveries(tx, { limit, perWebhook: maxOfWebhook, except, busy })),
     settle,
   });
   const sweep = new Loop(logger, 'sweep of deliveries', sweepMilliseconds, async (signal) => {

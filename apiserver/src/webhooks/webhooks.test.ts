@@ -9,6 +9,7 @@ import { expect } from 'chai';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import type { ServiceModule } from '../config/module.ts';
+import { sleep } from '../platform/clock.ts';
 import { enqueue, enqueueAll } from '../platform/events/outbox.ts';
 import { alarmSubject, provisionedSubject, rolloutSubject, statusSubject } from '../platform/events/subjects.ts';
 import { newId } from '../platform/ids.ts';
@@ -27,6 +28,7 @@ class Receiver {
   status = 204;
   /** Holds responses back while set. */
   hold: Promise<void> | undefined;
+  delayMilliseconds = 0;
   readonly received: { body: string; signature: string; type: string }[] = [];
   private readonly server: Server;
 
@@ -37,7 +39,9 @@ class Receiver {
       request.on('end', () => {
         const header = (name: string) => String(request.headers[name]);
         this.received.push({ body, signature: header('x-kellet-signature'), type: header('content-type') });
-        void Promise.resolve(this.hold).then(() => response.writeHead(this.status).end('thanks'));
+        void Promise.resolve(this.hold ?? sleep(this.delayMilliseconds)).then(() =>
+          response.writeHead(this.status).end('thanks'),
+        );
       });
     });
   }
@@ -264,6 +268,28 @@ describe('webhooks', function () {
     release();
     await call(method.deleteWebhook, { webhookId: slow.webhookId });
     expect(await outcomeOf(call(method.listWebhookDeliveries, { webhookId: slow.webhookId }))).to.equal('NOT_FOUND');
+  });
+
+  it('do not wait for those of tenants with many slow ones', async () => {
+    const slow = await receiver();
+    slow.delayMilliseconds = 1000;
+    // More than a process calls at once, again and again.
+    const tenants = ['slow-1', 'slow-2'];
+    for (const tenant of tenants) {
+      await insertTenant(test.database, tenant);
+      for (let count = 0; count < 20; count += 1) {
+        await call(method.createWebhook, { url: slow.url, secret: 'shared', events: ['*'] }, tenant);
+      }
+      for (let count = 0; count < 20; count += 1) await emit(rolloutSubject('completed', tenant, newId()), tenant);
+    }
+    const { at } = await hook(['alarm.cleared'], 'other');
+    await eventually(() => slow.received.length >= 64);
+    await emit(alarmSubject('cleared', 'other', 'a1'), 'other');
+    await eventually(() => at.received.length === 1, 20_000);
+    expect(slow.received.length).to.be.below(400);
+    for (const tenant of tenants) {
+      await test.database.system((tx) => tx.query('DELETE FROM webhooks WHERE tenant_id = $1', [tenant]));
+    }
   });
 
   it('get events roughly in order', async () => {

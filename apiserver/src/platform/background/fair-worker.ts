@@ -1,6 +1,13 @@
-// Works through a durable queue, with a limit for each key, so that slow work of one key does not delay the others.
+// Works through a durable queue, with a limit for each key, so that slow work of one key does not delay the others. A tenant with
+// many keys does not either: of what waits, that of the tenants with the least at work is next.
 import type { Logger } from '../observability/logger.ts';
 import { Loop } from './loop.ts';
+
+/** How many entries of tenants are being processed: parameters of `unnest`. */
+export interface Busy {
+  readonly tenants: readonly string[];
+  readonly running: readonly number[];
+}
 
 /** A queue and its limits. */
 export interface FairQueue<Claim> {
@@ -9,8 +16,10 @@ export interface FairQueue<Claim> {
   readonly most: number;
   readonly mostOfKey: number;
   readonly keyOf: (claim: Claim) => string;
-  /** Claims up to `limit` entries of the queue, none of the keys in `except`. */
-  readonly claim: (limit: number, except: readonly string[]) => Promise<readonly Claim[]>;
+  /** The tenant of a claim, whose entries come later the more of them are being processed. */
+  readonly tenantOf: (claim: Claim) => string;
+  /** Claims up to `limit` entries of the queue, none of the keys in `except`, first those of tenants with few in `busy`. */
+  readonly claim: (limit: number, except: readonly string[], busy: Busy) => Promise<readonly Claim[]>;
   /** Does the work of a claim. Must not throw. */
   readonly settle: (claim: Claim, signal: AbortSignal) => Promise<void>;
 }
@@ -22,6 +31,7 @@ export class FairWorker<Claim> {
   private readonly queue: FairQueue<Claim>;
   private readonly closing = new AbortController();
   private readonly running = new Map<string, Set<Promise<void>>>();
+  private readonly ofTenants = new Map<string, number>();
   private readonly loop: Loop;
 
   constructor(logger: Logger, queue: FairQueue<Claim>) {
@@ -52,7 +62,8 @@ export class FairWorker<Claim> {
     // A settled claim wakes the loop, so more are claimed as soon as there is room.
     if (limit === 0) return false;
     const except = [...this.running].flatMap(([key, { size }]) => (size >= mostOfKey ? [key] : []));
-    const claims = await this.queue.claim(limit, except);
+    const busy = { tenants: [...this.ofTenants.keys()], running: [...this.ofTenants.values()] };
+    const claims = await this.queue.claim(limit, except, busy);
     for (const claim of claims) this.begin(claim);
     return claims.length > 0;
   }
@@ -61,11 +72,20 @@ export class FairWorker<Claim> {
     const key = this.queue.keyOf(claim);
     const ofKey = this.running.get(key) ?? new Set();
     this.running.set(key, ofKey);
+    const tenant = this.queue.tenantOf(claim);
+    this.count(tenant, 1);
     const work = this.queue.settle(claim, this.closing.signal).finally(() => {
       ofKey.delete(work);
+      this.count(tenant, -1);
       if (ofKey.size === 0) this.running.delete(key);
       this.wake();
     });
     ofKey.add(work);
+  }
+
+  private count(tenant: string, more: number): void {
+    const running = (this.ofTenants.get(tenant) ?? 0) + more;
+    if (running === 0) this.ofTenants.delete(tenant);
+    else this.ofTenants.set(tenant, running);
   }
 }

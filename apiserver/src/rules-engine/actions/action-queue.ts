@@ -1,4 +1,5 @@
 // The durable queue of actions. Every function works inside the caller's transaction.
+import type { Busy } from '../../platform/background/fair-worker.ts';
 import { boundedCount } from '../../platform/database/bounded-count.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
@@ -58,13 +59,14 @@ export async function enqueueActions(
 }
 
 /**
- * Claims up to `limit` due actions, at most `perTenant` of each tenant and none of the tenants in `except`. Those of a
+ * Claims up to `limit` due actions, at most `perTenant` of each tenant and none of the tenants in `except`; first those of
+ * tenants with few in `busy`. Those of a
  * suspended tenant wait, and those of a deleted one are never taken. The cost depends on the number of tenants with
  * actions, not of actions that wait.
  */
 export async function claimActions(
   tx: Transaction,
-  { limit, perTenant, except }: { limit: number; perTenant: number; except: readonly string[] },
+  { limit, perTenant, except, busy }: { limit: number; perTenant: number; except: readonly string[]; busy: Busy },
 ): Promise<ClaimedAction[]> {
   const { rows } = await tx.query<ClaimedAction & Record<string, unknown>>(
     `WITH RECURSIVE waiting AS (
@@ -73,15 +75,16 @@ export async function claimActions(
        SELECT (SELECT tenant_id FROM rule_actions WHERE dead_at IS NULL AND tenant_id > w.tenant_id
                ORDER BY tenant_id LIMIT 1) FROM waiting w WHERE w.tenant_id IS NOT NULL),
      due AS (
-       SELECT d.tenant_id, d.action_id FROM waiting w, LATERAL (
+       SELECT d.tenant_id, d.action_id
+       FROM waiting w LEFT JOIN unnest($4::text[], $5::int4[]) AS busy (tenant, running) ON tenant = w.tenant_id, LATERAL (
          SELECT tenant_id, action_id, next_at FROM rule_actions
          WHERE tenant_id = w.tenant_id AND dead_at IS NULL AND next_at <= now() ORDER BY next_at LIMIT $2) AS d
        WHERE w.tenant_id <> ALL($3) AND ${tenantExists('w')} AND NOT ${tenantSuspendedOf('w')}
-       ORDER BY d.next_at LIMIT $1)
+       ORDER BY coalesce(running, 0), d.next_at LIMIT $1)
      UPDATE rule_actions a SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
      FROM due WHERE a.tenant_id = due.tenant_id AND a.action_id = due.action_id AND a.next_at <= now()
      RETURNING a.tenant_id, a.action_id, a.rule_id, a.device_id, a.action, a.event, a.attempts`,
-    [limit, perTenant, except],
+    [limit, perTenant, except, busy.tenants, busy.running],
   );
   return rows;
 }

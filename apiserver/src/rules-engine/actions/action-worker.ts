@@ -53,7 +53,9 @@ export class ActionWorker {
     this.work = new FairWorker(logger, {
       ...{ name: 'actions of rules', most: maxConcurrent, mostOfKey: maxOfTenant },
       keyOf: (claim) => claim.tenant_id,
-      claim: (limit, except) => database.system((tx) => claimActions(tx, { limit, perTenant: maxOfTenant, except })),
+      tenantOf: (claim) => claim.tenant_id,
+      claim: (limit, except, busy) =>
+        database.system((tx) => claimActions(tx, { limit, perTenant: maxOfTenant, except, busy })),
       settle: (claim, signal) => this.settle(claim, signal),
     });
     this.sweep = new Loop(logger, 'sweep of dead actions', sweepMilliseconds, () => database.system(forgetDeadActions));
