@@ -56,8 +56,17 @@ export function valuesOf({ document, time, payload }: StoredLatest): LatestValue
   return values;
 }
 
-/** Merges changes, which are in order of their devices, into the rows. */
-export async function writeLatest(tx: Transaction, changes: readonly LatestChange[]): Promise<void> {
+/**
+ * Merges changes, which are in order of their devices, into the rows. Leaves out those of tenants whose purge has begun:
+ * values wait for minutes, and nothing would delete the rows.
+ */
+export async function writeLatest(tx: Transaction, all: readonly LatestChange[]): Promise<void> {
+  const { rows: purged } = await tx.query<{ tenant_id: string }>(
+    'SELECT tenant_id FROM tenants WHERE tenant_id = ANY($1) AND purge_started_at IS NOT NULL',
+    [[...new Set(all.map(({ tenantId }) => tenantId))]],
+  );
+  const changes =
+    purged.length === 0 ? all : all.filter((change) => !purged.some((row) => row.tenant_id === change.tenantId));
   const single = changes.flatMap((change) => {
     const { newest, older } = change.points.parts;
     return newest && !older ? { change, newest } : [];
