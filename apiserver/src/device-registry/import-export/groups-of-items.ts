@@ -1,13 +1,19 @@
 // Groups the items of a stream, for work that costs less together.
 
-/**
- * Yields the items in groups of at most `most`. A group that is not full is yielded once this many milliseconds have
- * passed since its first item, so that a slow source does not hold it back.
- */
+/** When a group is full. */
+export interface GroupLimits<T> {
+  readonly items: number;
+  /** How long its first item waits, so that a slow source does not hold it back. */
+  readonly milliseconds: number;
+  /** Its bytes, of which the last item may exceed them. */
+  readonly bytes?: number;
+  readonly bytesOf?: (item: T) => number;
+}
+
+/** Yields the items in groups. */
 export async function* inGroups<T>(
   items: AsyncIterable<T>,
-  most: number,
-  milliseconds: number,
+  { items: most, milliseconds, bytes: mostBytes = Infinity, bytesOf = () => 0 }: GroupLimits<T>,
 ): AsyncGenerator<readonly T[]> {
   const iterator = items[Symbol.asyncIterator]();
   const advance = (): Promise<IteratorResult<T>> => {
@@ -25,10 +31,12 @@ export async function* inGroups<T>(
       const late = new Promise<undefined>((resolve) => {
         timer = setTimeout(resolve, milliseconds, undefined);
       });
-      while (group.length < most) {
+      let bytes = bytesOf(first.value);
+      while (group.length < most && bytes < mostBytes) {
         const result = await Promise.race([next, late]);
         if (result === undefined || result.done === true) break;
         group.push(result.value);
+        bytes += bytesOf(result.value);
         next = advance();
       }
       clearTimeout(timer);
@@ -41,5 +49,5 @@ export async function* inGroups<T>(
 
 /** Yields the items, requesting the next one while an item is being processed. */
 export async function* readAhead<T>(items: AsyncIterable<T>): AsyncGenerator<T> {
-  for await (const [item] of inGroups(items, 1, 0)) yield item!;
+  for await (const [item] of inGroups(items, { items: 1, milliseconds: 0 })) yield item!;
 }

@@ -6,7 +6,9 @@ import {
   ImportDevicesResponse_Status as Status,
   type ImportDevicesResponseSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { LRUCache } from 'lru-cache';
 import { mintDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
+import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
@@ -17,20 +19,27 @@ import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts'
 import type { RegistryParts } from '../devices/registry-parts.ts';
 import { readCsv } from './csv-file.ts';
 import { type DeviceLine, knownColumns, readDeviceLine } from './device-file.ts';
-import { inGroups, readAhead } from './groups-of-items.ts';
+import { type GroupLimits, inGroups, readAhead } from './groups-of-items.ts';
 import { decideLine, type KnownDevice, profileOfLine } from './import-decision.ts';
 import { findByHardwareIds, type ImportedDevice, insertDevices } from './import-store.ts';
 import type { FileLine } from './lines.ts';
 import { readNdjson } from './ndjson-file.ts';
 
-/** Lines of one transaction. */
 const linesPerTransaction = 500;
 
-/** How long a line waits for others. */
-const waitMilliseconds = 100;
+/** Lines of one transaction: some hundred, unless they are long. */
+const groupLimits: GroupLimits<FileLine> = {
+  ...{ items: linesPerTransaction, bytes: 256 * 1024, bytesOf: (line) => line.bytes },
+  milliseconds: 100,
+};
 
-/** Lines before a line among which a dry run finds a device that it would have created. */
-const rememberedLines = 100_000;
+/** Bytes of devices that a dry run would have created, among which it finds those of later lines: some 100,000. */
+const rememberedBytes = 24 * 1024 * 1024;
+
+/** Imports of a tenant that a process runs at once: each holds lines until the client reads what became of others. */
+const importsOfTenant = 4;
+const waitingImports = 16;
+const turnMilliseconds = 5000;
 
 type Outcome =
   | { readonly status: 'created' | 'unchanged'; readonly deviceId: string; readonly apiKey: string }
@@ -48,19 +57,27 @@ interface Candidate {
 export function importHandler(
   parts: RegistryParts,
 ): Pick<Required<Implementation<typeof DeviceRegistryService>>, 'importDevices'> {
+  const slots = new FairSlots({ total: Infinity, perOwner: importsOfTenant, waitingPerOwner: waitingImports });
   return {
     async *importDevices(requests, context) {
       const { signal } = context;
       const messages = requests[Symbol.asyncIterator]();
+      let leave: (() => void) | undefined;
       try {
         const first = await messages.next();
+        leave = await slots.acquire(context.tenantId, { milliseconds: turnMilliseconds }).catch((error: unknown) => {
+          if (!(error instanceof NoSlotError)) throw error;
+          throw new KelletError('UNAVAILABLE', `a tenant has at most ${importsOfTenant} imports at once: try again`, {
+            retryAfterSeconds: 5,
+          });
+        });
         if (first.done === true) throw invalidArgument('the first message is missing');
         const { dryRun, content } = first.value;
         const read = readerOf(content?.contentType ?? '');
         const run = new ImportRun(parts, context, dryRun);
         const counts = { created: 0, unchanged: 0, rejected: 0 };
         const lines = read(bytesOf(first.value, messages), knownColumns);
-        const groups = inGroups(lines, linesPerTransaction, waitMilliseconds);
+        const groups = inGroups(lines, groupLimits);
         for await (const group of readAhead(groups)) {
           if (signal.aborted) throw new KelletError('CANCELLED', 'the client has disconnected');
           for (const [index, outcome] of (await run.take(group)).entries()) {
@@ -70,6 +87,7 @@ export function importHandler(
         }
         yield { summary: counts };
       } finally {
+        leave?.();
         await messages.return?.();
       }
     },
@@ -113,8 +131,11 @@ class ImportRun {
   private readonly dryRun: boolean;
   /** The ids of the tenant's profiles by name, read when a line has a name that is not among them. */
   private profiles = new Map<string, string>();
-  /** In a dry run, the devices that earlier lines would have created, by hardware id, and how many in all. */
-  private readonly imagined = new Map<string, KnownDevice>();
+  /** In a dry run, the devices that earlier lines would have created as JSON, by hardware id, and how many in all. */
+  private readonly imagined = new LRUCache<string, string>({
+    maxSize: rememberedBytes,
+    sizeCalculation: (device, hardwareId) => device.length + hardwareId.length + 100,
+  });
   private imaginedCount = 0;
 
   constructor(parts: RegistryParts, { tenantId }: CallContext, dryRun: boolean) {
@@ -130,7 +151,7 @@ class ImportRun {
     const lines = group.map((given) =>
       attempt(() => {
         if ('error' in given) throw given.error;
-        return readDeviceLine(given.values);
+        return readDeviceLine(given.values());
       }),
     );
     const names = lines.flatMap((line) => (line instanceof KelletError ? [] : (line.profileName ?? [])));
@@ -268,7 +289,7 @@ class ImportRun {
             ...{ deviceId: row.device_id, name: row.name, profileId: row.profile_id ?? '', tags: row.tags },
             ...{ metadata: row.metadata, groupIds: groups.get(row.device_id) ?? [] },
           }
-        : this.imagined.get(hardwareId);
+        : this.imaginedDevice(hardwareId);
       if (device) known.set(hardwareId, device);
     }
     return known;
@@ -277,8 +298,12 @@ class ImportRun {
   /** Remembers a device that a dry run would have created. */
   private imagine(hardwareId: string, device: KnownDevice): void {
     this.imaginedCount += 1;
-    this.imagined.set(hardwareId, device);
-    if (this.imagined.size > rememberedLines) this.imagined.delete(this.imagined.keys().next().value!);
+    this.imagined.set(hardwareId, JSON.stringify(device));
+  }
+
+  private imaginedDevice(hardwareId: string): KnownDevice | undefined {
+    const text = this.imagined.get(hardwareId);
+    return text === undefined ? undefined : (JSON.parse(text) as KnownDevice);
   }
 }
 

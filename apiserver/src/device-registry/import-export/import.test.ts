@@ -14,6 +14,7 @@ import { createProfileReader } from '../../device-link/provisioning/profiles.ts'
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from '../service.ts';
 
@@ -250,6 +251,53 @@ describe('import and export of devices', () => {
         expect(lines[1]!.error!.message).to.match(/quote.*nothing after it was read/);
         expect(summary).to.deep.equal({ created: 1, unchanged: 0, rejected: 1 });
       }
+    });
+
+    it('remembers a bounded number of bytes of what a dry run would have created', async () => {
+      const line = (id: string) => JSON.stringify({ hardware_id: id, metadata: { text: 'x'.repeat(16_000) } });
+      const body = [
+        line('first'),
+        line('first'),
+        ...Array.from({ length: 1600 }, (_, n) => line(`n-${n}`)),
+        line('first'),
+      ];
+      const { lines } = await importFile(body.join('\n'), { type: 'application/x-ndjson', query: '?dry_run=true' });
+      expect([0, 1, 2, body.length - 1].map((index) => lines[index]!.status)).to.deep.equal([
+        ...['created', 'unchanged', 'created', 'created'],
+      ]);
+    }).timeout(30_000);
+
+    it('runs few imports of a tenant at once', async () => {
+      const stalled = Array.from({ length: 4 }, () => {
+        const sent = httpRequest(`${server.rest}/api/v1/devices/import`, {
+          method: 'POST',
+          headers: { authorization: 'Bearer admin', 'content-type': 'text/csv' },
+        });
+        sent.on('error', () => undefined).write(`hardware_id\n${'stalled\n'.repeat(100)}`);
+        return sent;
+      });
+      try {
+        await Promise.all(stalled.map((sent) => once(sent, 'response')));
+        expect((await importFile('hardware_id\nother-tenant', { token: 'small-admin' })).status).to.equal(200);
+        const refused = await importFile('hardware_id\nfifth');
+        expect(refused).to.include({ status: 503 });
+        expect(refused.error.message).to.equal('a tenant has at most 4 imports at once: try again');
+      } finally {
+        for (const sent of stalled) sent.destroy();
+      }
+      await eventually(async () => (await importFile('hardware_id\nfifth')).status === 200);
+    }).timeout(20_000);
+
+    it('does not keep a line of CSV that consists of too many short texts, nor what follows it', async () => {
+      const csv = await importFile(`hardware_id\nbefore-many\n${'a,'.repeat(200_000)}\nafter-many\n`);
+      expect(csv.lines.map(({ line, status }) => [line, status])).to.deep.equal([
+        [2, 'created'],
+        [3, 'rejected'],
+      ]);
+      expect(csv.lines[1]!.error!.message).to.match(/more than 1000 cells.*; nothing after it was read$/);
+      const wide = await importFile(`hardware_id\n${','.repeat(100)}\nafter-wide\n`);
+      expect(wide.lines.map(({ status }) => status)).to.deep.equal(['rejected', 'created']);
+      expect(wide.lines[0]!.error!.message).to.equal('the line has 101 cells, the first line has 1');
     });
 
     it('does not keep a line that is too long', async () => {

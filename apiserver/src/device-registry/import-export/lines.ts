@@ -6,9 +6,13 @@ import { invalidArgument, type KelletError } from '../../platform/errors.ts';
 /** Maximum bytes of a line, or of a CSV record that spans several. */
 export const maximumLineBytes = 256 * 1024;
 
-/** A line with its values by column, or why it cannot be read. Values of CSV are texts. */
-export type FileLine = { readonly line: number } & (
-  { readonly values: ReadonlyMap<string, unknown> } | { readonly error: KelletError }
+/** A line whose values by column are read when they are needed, or why it cannot be read. Values of CSV are texts. */
+export type FileLine = { readonly line: number; readonly bytes: number } & (
+  | {
+      /** Throws INVALID_ARGUMENT. The values can take twenty times the memory of their text, so few lines have any. */
+      readonly values: () => ReadonlyMap<string, unknown>;
+    }
+  | { readonly error: KelletError }
 );
 
 const utf16 = [Buffer.from([0xff, 0xfe]), Buffer.from([0xfe, 0xff])];

@@ -1,5 +1,5 @@
 // NDJSON: a JSON object on each line.
-import { invalidArgument, KelletError } from '../../platform/errors.ts';
+import { invalidArgument } from '../../platform/errors.ts';
 import { type FileLine, maximumLineBytes, parseJson, textOf, withoutMark } from './lines.ts';
 
 /** Yields the lines of an NDJSON file, whose objects may have these fields. Empty lines are skipped. */
@@ -21,17 +21,10 @@ export async function* readNdjson(
     const text = Buffer.concat(held);
     held = [];
     length = 0;
-    const read = (): ReadonlyMap<string, unknown> | undefined => {
-      if (isTooLong) throw invalidArgument(`the line is longer than ${maximumLineBytes} bytes`);
-      return valuesOf(textOf('the line', text), fields);
-    };
-    try {
-      const values = read();
-      return values && { line, values };
-    } catch (error) {
-      if (error instanceof KelletError) return { line, error };
-      throw error;
-    }
+    const place = { line, bytes: text.length };
+    if (isTooLong) return { ...place, error: invalidArgument(`the line is longer than ${maximumLineBytes} bytes`) };
+    if (text.toString('latin1').trim() === '') return undefined;
+    return { ...place, values: () => valuesOf(textOf('the line', text), fields) };
   };
   for await (const piece of withoutMark(bytes)) {
     let start = 0;
@@ -48,9 +41,8 @@ export async function* readNdjson(
   if (last) yield last;
 }
 
-/** Returns the fields of a line, or undefined if it is empty. Throws INVALID_ARGUMENT. */
-function valuesOf(text: string, fields: ReadonlySet<string>): ReadonlyMap<string, unknown> | undefined {
-  if (text.trim() === '') return undefined;
+/** Returns the fields of a line. Throws INVALID_ARGUMENT. */
+function valuesOf(text: string, fields: ReadonlySet<string>): ReadonlyMap<string, unknown> {
   const value = parseJson('the line', text);
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw invalidArgument('the line must be a JSON object');
