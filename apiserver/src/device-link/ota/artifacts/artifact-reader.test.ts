@@ -54,7 +54,7 @@ async function* generated(sizeBytes: number): AsyncGenerator<Buffer, void> {
 }
 
 describe('artifacts under load', function () {
-  this.timeout(120_000 + largeBytes / 10_000);
+  this.timeout(120_000 + largeBytes / 2000);
   let test: TestDatabase;
 
   before(async () => {
