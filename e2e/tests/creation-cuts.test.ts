@@ -31,6 +31,8 @@ const someWrites: readonly Write[] = ['the intent', 'the version of the resource
 const keyOf = (write: Write): number => 77_000 + allWrites.indexOf(write);
 const triggerOf = (write: Write): string => `e2e_hold_${allWrites.indexOf(write)}`;
 
+const tableOf = (write: Write): string => / ON (\w+) /.exec(writes[write])![1]!;
+
 interface Scene {
   /** Closes the caller's connection. */
   readonly leave: () => void;
@@ -89,7 +91,13 @@ describe('the creation of a rollout', function () {
       }
     });
   });
-  after(() => withDatabase((client) => client.query('DROP FUNCTION IF EXISTS e2e_hold() CASCADE')));
+  after(() =>
+    withDatabase(async (client) => {
+      // One by one: a statement that locks several tables could deadlock with the data plane.
+      for (const write of allWrites) await client.query(`DROP TRIGGER ${triggerOf(write)} ON ${tableOf(write)}`);
+      await client.query('DROP FUNCTION e2e_hold()');
+    }),
+  );
 
   /** Creates a rollout, and cuts something while it is held at a write. */
   async function cutAt(name: string, write: Write, cut: (scene: Scene) => unknown): Promise<void> {

@@ -18,19 +18,20 @@ interface PointRow extends Omit<SegmentRow, 'received'> {
   received: bigint | null;
 }
 
-/** Yields a check for each segment, and for the index of its leaves. */
+/** Yields a check for each segment with points in the database, and for each table of leaves that an earlier version left. */
 export async function* pointChecks(parts: CheckParts): AsyncGenerator<Check> {
   for (let after = 0n; ;) {
     const { rows } = await parts.database.systemRead((tx) =>
-      tx.query<{ segment_id: bigint }>(
-        'SELECT segment_id FROM telemetry_segments WHERE segment_id > $1 ORDER BY segment_id LIMIT 1000',
+      tx.query<{ segment_id: bigint; state: string; has_leaves: boolean }>(
+        `SELECT segment_id, state, has_leaves FROM telemetry_segments
+         WHERE segment_id > $1 AND (state <> 'cold' OR has_leaves) ORDER BY segment_id LIMIT 1000`,
         [after],
       ),
     );
     if (rows.length === 0) break;
-    for (const { segment_id: id } of rows) {
-      yield () => checkSegment(parts, id);
-      yield () => checkLeafIndex(parts, `leaf_index_${id}`);
+    for (const { segment_id: id, state, has_leaves: hasLeaves } of rows) {
+      if (state !== 'cold') yield () => checkSegment(parts, id);
+      if (hasLeaves) yield () => checkLeafIndex(parts, `leaf_index_${id}`);
     }
     after = rows.at(-1)!.segment_id;
   }

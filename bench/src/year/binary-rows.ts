@@ -98,6 +98,20 @@ export class BinaryRows {
     this.at = at;
   }
 
+  boolean(value: boolean): void {
+    this.uint32(1);
+    this.buffer[this.at] = value ? 1 : 0;
+    this.at += 1;
+  }
+
+  /** Adds a field of type int2 from an integer from 0 to 2^15 - 1. */
+  int2(value: number): void {
+    this.uint32(2);
+    this.buffer[this.at] = value >>> 8;
+    this.buffer[this.at + 1] = value;
+    this.at += 2;
+  }
+
   int4(value: number): void {
     this.uint32(4);
     this.uint32(value);

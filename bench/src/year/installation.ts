@@ -7,7 +7,7 @@ import pg from 'pg';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
-import { mergeNextRuns, packLeaves, unpackNextTable } from '../../../apiserver/src/telemetry/leaves/packing.ts';
+import { mergeNextRuns } from '../../../apiserver/src/telemetry/leaves/packing.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { disableIndexes, rebuildIndexes, requireIndexes, type RestartableServer, withBulkLoad } from './bulk-load.ts';
 import type { ColdThreadData } from './cold-thread.ts';
@@ -47,7 +47,7 @@ function remaining(started: number, done: number): string {
 }
 
 /** What a device with everything of it, a batch and a point take on the disk, with their indexes and what building these needs. */
-const bytesOf = { device: 11_500, batch: 1650, coldPoint: 190, hotPoint: 420 };
+const bytesOf = { device: 15_000, batch: 1450, coldPoint: 75, hotPoint: 320 };
 /** For WAL, and of the disk that is left free. */
 const spareBytes = 2e9;
 
@@ -116,8 +116,7 @@ async function fillDatabase(address: InstallationAddress, sizes: Sizes, report: 
         await timed('indexes of segments', async () => {
           while (await indexNextSegment(database));
         });
-        await timed('packed leaves', async () => {
-          while ((await packLeaves(database)) || (await unpackNextTable(database)));
+        await timed('merged leaves', async () => {
           while (await mergeNextRuns(database));
         });
       })(),

@@ -9,6 +9,7 @@ import { batchColumns, BatchRows, type BlockPlace, coinColumns, idText, transact
 import type { BinaryRows } from './binary-rows.ts';
 import { type ColdDay, ColdDayBuilder } from './cold-day.ts';
 import { copyBinary, copyRows, type Value } from './copy.ts';
+import { LeafFilling } from './leaf-filling.ts';
 import { MadeBlock, type SendingDevice, valueOf } from './made-block.ts';
 import { type HeadPoint, Segment, type Send } from './segment.ts';
 import type { Sizes } from './sizes.ts';
@@ -24,6 +25,7 @@ interface AnchoredHead {
 /** Tables that points alone fill. */
 export const pointTables = [
   ...['anchor_batches', 'chain_transactions', 'wallet_outputs', 'block_headers', 'telemetry_latest', 'proven_leaves'],
+  ...['unpacked_leaves', 'leaf_runs', 'leaf_blocks'],
 ] as const;
 
 /** The index of batches whose entries come in no order. The others grow at their end, and need no second pass over the batches. */
@@ -84,6 +86,7 @@ export class PointFilling {
   private readonly block = new MadeBlock();
   /** Points of the block's batches that no device sent, by their place. */
   private readonly headPoints = new Map<number, HeadPoint>();
+  private readonly leaves: LeafFilling;
   private segment: Segment | undefined;
   private height = 0;
   private previous: Uint8Array = new Uint8Array(32);
@@ -105,6 +108,7 @@ export class PointFilling {
     const { coldPoints, hotPoints, batches } = parts.sizes;
     this.pointsOfBatch = Math.max(1, Math.round((coldPoints + hotPoints) / batches));
     this.pointsOfSegment = Math.min(mostPoints, Math.ceil((coldPoints + hotPoints) / leastSegments));
+    this.leaves = new LeafFilling(this.send, copyBytes);
   }
 
   /** Makes everything, oldest first. */
@@ -142,6 +146,7 @@ export class PointFilling {
     await this.storeLatest();
     await this.storeColdDays(Infinity);
     await this.endSegment();
+    await this.leaves.end();
     await this.flush(0);
     // As a trigger counts them.
     const leaves = [...this.proven].map(([tenantId, count]) => [tenantId, 0, count]);
@@ -175,6 +180,7 @@ export class PointFilling {
     );
     if (rows.length === 0) return;
     await this.storeLatest();
+    await this.leaves.packTenants();
     const byTenant = Map.groupBy(rows, (row) => row.tenant_id);
     this.deviceIds = new Map([...byTenant].map(([tenantId, own]) => [tenantId, own.map((row) => row.device_id)]));
     this.devices = [...byTenant].flatMap(([tenantId, own]) =>
@@ -243,6 +249,8 @@ export class PointFilling {
       const tenantId = block.tenantIds[index]!;
       if (place) this.proven.set(tenantId, (this.proven.get(tenantId) ?? 0) + block.counts[index]!);
       await this.storePoints(index);
+      const sent = this.leaves.add(block, index, this.headPoints.get(index), place !== undefined);
+      if (sent) await sent;
     }
     this.headPoints.clear();
     block.clear();
@@ -304,8 +312,7 @@ export class PointFilling {
     await client.query('RESET ROLE');
     const total = sizes.coldPoints + sizes.hotPoints;
     const endsAt = this.startSeconds + ((this.made + this.pointsOfSegment) / total) * yearSeconds;
-    const send: Send = (table, names, data) => this.next(() => copyBinary(client, table, names, data));
-    return new Segment(BigInt(rows[0]!.id), endsAt < this.endSeconds - hotDays * daySeconds, send, copyBytes);
+    return new Segment(BigInt(rows[0]!.id), endsAt < this.endSeconds - hotDays * daySeconds, this.send, copyBytes);
   }
 
   private async endSegment(): Promise<void> {
@@ -330,6 +337,10 @@ export class PointFilling {
     const headers = this.headers.splice(0);
     await this.next(() => copyRows(client, 'block_headers', headerColumns, headers));
   }
+
+  /** Sends rows for a table, and does not wait until they are stored. */
+  private readonly send: Send = (table, names, data) =>
+    this.next(() => copyBinary(this.parts.client, table, names, data));
 
   /** Sends something once what was sent before is stored, and does not wait for it. */
   private async next(send: () => Promise<void>): Promise<void> {

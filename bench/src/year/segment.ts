@@ -1,4 +1,4 @@
-// Segments of a populated installation: the points of hot ones, and the index of the leaves of all.
+// Segments of a populated installation: the points of hot ones.
 import type pg from 'pg';
 import type { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
 import { BinaryRows } from './binary-rows.ts';
@@ -11,7 +11,6 @@ export type HeadPoint = ReturnType<typeof auditHeadPoint> & { readonly bytes: Bu
 export type Send = (table: string, columns: readonly string[], rows: Buffer) => Promise<void>;
 
 const pointColumns = ['time', 'device_id', 'batch_id', 'leaf_index', 'tenant_id', 'data_hash', 'payload', 'received'];
-const leafColumns = ['tenant_id', 'prefix', 'batch_id', 'leaf_index', 'device_id'];
 
 /** A segment that is being filled. One that turns cold has no rows of points: these are in files. */
 export class Segment {
@@ -19,7 +18,6 @@ export class Segment {
   private readonly id: bigint;
   private readonly send: Send;
   private readonly points: BinaryRows;
-  private readonly leaves: BinaryRows;
   private rows = 0;
   private least = Infinity;
   private greatest = 0;
@@ -29,7 +27,6 @@ export class Segment {
     this.isCold = isCold;
     this.send = send;
     this.points = new BinaryRows(copyBytes);
-    this.leaves = new BinaryRows(copyBytes);
   }
 
   get size(): number {
@@ -44,14 +41,12 @@ export class Segment {
     if (first + count - 1 > this.greatest) this.greatest = first + count - 1;
     this.rows += count;
     if (!this.isCold) this.addPoints(block, index, head);
-    this.addLeaves(block, index, head);
-    return this.points.isFull || this.leaves.isFull;
+    return this.points.isFull;
   }
 
   /** Sends the rows that were added. */
   async flush(): Promise<void> {
     if (!this.points.isEmpty) await this.send(`telemetry_segment_${this.id}`, pointColumns, this.points.take());
-    if (!this.leaves.isEmpty) await this.send(`leaf_index_${this.id}`, leafColumns, this.leaves.take());
   }
 
   private addPoints(block: MadeBlock, index: number, head: HeadPoint | undefined): void {
@@ -74,21 +69,6 @@ export class Segment {
     }
   }
 
-  /** Adds the leaves of a batch to the index: the first eight bytes of each hash, big-endian and signed, are its prefix. */
-  private addLeaves(block: MadeBlock, index: number, head: HeadPoint | undefined): void {
-    const rows = this.leaves;
-    const device = head?.bytes ?? block.devices[index]!.bytes;
-    for (let leaf = 0; leaf < block.counts[index]!; leaf += 1) {
-      const leafAt = block.leavesAt[index]! + leaf * 32;
-      rows.row(leafColumns.length);
-      rows.ascii(block.tenantIds[index]!);
-      rows.bytes(block.leaves, leafAt, leafAt + 8);
-      rows.bytes(block.ids, index * 16, index * 16 + 16);
-      rows.int4(leaf);
-      rows.bytes(device);
-    }
-  }
-
   /** Completes the segment, whose rows are stored, as the code does, except for the indexes of hot ones. */
   async end(client: pg.ClientBase): Promise<void> {
     const least = BigInt(this.least) * 1_000_000_000n;
@@ -101,7 +81,6 @@ export class Segment {
     );
     if (!this.isCold) return;
     await client.query(`DROP TABLE telemetry_segment_${this.id}`);
-    await client.query(`CREATE INDEX ON leaf_index_${this.id} (tenant_id, prefix)`);
-    await client.query(`CREATE INDEX ON leaf_index_${this.id} (tenant_id, device_id)`);
+    await client.query('SELECT telemetry_drop_leaf_table($1)', [this.id]);
   }
 }

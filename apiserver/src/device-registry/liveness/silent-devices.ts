@@ -30,7 +30,15 @@ export class SilentDevices {
    * done: the next step begins the following one, or starts over after the last.
    */
   async takeOffline(tx: Transaction): Promise<{ devices: (DeviceKey & { last_seen: Date | null })[]; isEnd: boolean }> {
-    if (!this.isInPage) this.last = await this.lastOfPage(tx);
+    if (!this.isInPage) {
+      const { last, hasSilent } = await this.nextPage(tx);
+      this.last = last;
+      // Most pages have no silent device, and are read once.
+      if (!hasSilent) {
+        this.after = last ?? firstKey;
+        return { devices: [], isEnd: true };
+      }
+    }
     const { after, last } = this;
     const { rows } = await tx.query<DeviceKey & { last_seen: Date | null }>(
       `WITH silent AS (
@@ -50,12 +58,19 @@ export class SilentDevices {
     return { devices: rows, isEnd };
   }
 
-  private async lastOfPage(tx: Transaction): Promise<DeviceKey | undefined> {
-    const { rows } = await tx.query<DeviceKey>(
-      `SELECT tenant_id, device_id FROM devices WHERE status = 'online' AND (tenant_id, device_id) > ($1, $2::uuid)
-       ORDER BY tenant_id, device_id OFFSET $3 LIMIT 1`,
-      [this.after.tenant_id, this.after.device_id, this.pageSize - 1],
+  /** Returns the last device of the next page, or undefined if the page goes to the end, and whether any of the page is silent. */
+  private async nextPage(tx: Transaction): Promise<{ last: DeviceKey | undefined; hasSilent: boolean }> {
+    const { rows } = await tx.query<{ tenant_id: string | null; device_id: string | null; has_silent: boolean | null }>(
+      `WITH page AS MATERIALIZED (
+         SELECT tenant_id, device_id, offline_at <= now() AS is_silent FROM devices
+         WHERE status = 'online' AND deleted_at IS NULL AND (tenant_id, device_id) > ($1, $2::uuid)
+         ORDER BY tenant_id, device_id LIMIT $3
+       )
+       SELECT last.tenant_id, last.device_id, whole.has_silent FROM (SELECT bool_or(is_silent) AS has_silent FROM page) AS whole
+       LEFT JOIN (SELECT tenant_id, device_id FROM page OFFSET $3 - 1) AS last ON true`,
+      [this.after.tenant_id, this.after.device_id, this.pageSize],
     );
-    return rows[0];
+    const { tenant_id, device_id, has_silent: hasSilent } = rows[0]!;
+    return { last: tenant_id && device_id ? { tenant_id, device_id } : undefined, hasSilent: hasSilent === true };
   }
 }

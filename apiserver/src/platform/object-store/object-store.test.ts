@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
-import { type AddressInfo, createServer, type Socket } from 'node:net';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -160,6 +160,29 @@ describe('object stores', function () {
         expect((await client.read('one', key, 0, 1000)).toString(), key).to.equal(key);
       }
       client.close();
+    });
+
+    it('uses one connection for reads that follow each other', async () => {
+      // Between the client and the service, because the service does not tell.
+      let connections = 0;
+      const { hostname, port } = new URL(s3.settings.endpoint);
+      const proxy = createServer((socket) => {
+        connections += 1;
+        const onward = connect(Number(port), hostname);
+        socket.pipe(onward).pipe(socket);
+        for (const end of [socket, onward]) end.on('error', () => undefined);
+      }).listen(0, '127.0.0.1');
+      await once(proxy, 'listening');
+      const endpoint = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`;
+      const client = new S3Client({ ...s3.settings, endpoint });
+      try {
+        await client.put('one', 'often read', randomBytes(300_000));
+        for (let at = 0; at < 300_000; at += 50_000) await client.read('one', 'often read', at, 50_000);
+        expect(connections).to.equal(1);
+      } finally {
+        client.close();
+        proxy.close();
+      }
     });
 
     it('reports refusals with the code of the service', async () => {

@@ -141,7 +141,8 @@ export class S3Client {
       for await (const piece of response as AsyncIterable<Buffer>) {
         pieces.push(piece);
         received += piece.length;
-        if (received >= length) break;
+        // One that ends here is read to its end, so that its connection is used again.
+        if (received > length || (received === length && response.statusCode !== 206)) break;
       }
       return Buffer.concat(pieces, received).subarray(0, length);
     });

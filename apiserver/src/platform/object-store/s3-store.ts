@@ -39,8 +39,8 @@ export class S3Store implements ObjectStore {
   async read(name: string, offset: number, length: number): Promise<Buffer> {
     const first = Math.floor(offset / blockBytes);
     const last = Math.floor((offset + length - 1) / blockBytes);
-    const blocks: Buffer[] = [];
-    for (let index = first; index <= last; index += 1) blocks.push(await this.block(name, index));
+    const indexes = Array.from({ length: last - first + 1 }, (_, index) => first + index);
+    const blocks = await Promise.all(indexes.map((index) => this.block(name, index)));
     const start = offset - first * blockBytes;
     const bytes = Buffer.concat(blocks).subarray(start, start + length);
     if (bytes.length !== length) throw new MissingObjectError(`${name}, bytes ${offset} to ${offset + length - 1}`);

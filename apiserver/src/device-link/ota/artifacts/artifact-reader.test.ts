@@ -54,7 +54,7 @@ async function* generated(sizeBytes: number): AsyncGenerator<Buffer, void> {
 }
 
 describe('artifacts under load', function () {
-  this.timeout(120_000 + largeBytes / 10_000);
+  this.timeout(120_000 + largeBytes / 2000);
   let test: TestDatabase;
 
   before(async () => {
@@ -62,6 +62,10 @@ describe('artifacts under load', function () {
     await insertTenant(test.database, tenant);
   });
   after(() => test.drop());
+  const cleanUps: (() => unknown)[] = [];
+  afterEach(async () => {
+    for (const cleanUp of cleanUps.splice(0).reverse()) await cleanUp();
+  });
 
   it('counts in every process what any process receives', async () => {
     await insertTenant(test.database, 'few', { quotas: { storage_bytes: 10 * mebibyte } });
@@ -100,7 +104,12 @@ describe('artifacts under load', function () {
   for (const where of ['postgres', 'a folder', 'S3'] as const) {
     it(`fetches, stores and serves ${Math.round(largeBytes / mebibyte)} MiB in ${where} with little memory`, async () => {
       const folder = await mkdtemp(join(tmpdir(), 'kellet-large-'));
+      cleanUps.push(
+        () => rm(folder, { recursive: true, force: true }),
+        () => test.database.system((tx) => tx.query('DELETE FROM artifacts WHERE tenant_id = $1', [tenant])),
+      );
       const s3 = where === 'S3' ? await TestS3.start('artifacts') : undefined;
+      if (s3) cleanUps.push(() => s3.stop());
       const name = s3 ? 's3://artifacts' : where === 'postgres' ? where : pathToFileURL(folder).href;
       const stores = new ArtifactStores(name, s3?.settings ?? noS3);
       const hash = createHash('sha256');
@@ -109,13 +118,16 @@ describe('artifacts under load', function () {
       const server = createServer((_request, response) => {
         pipeline(Readable.from(generated(largeBytes)), response).catch(() => undefined);
       }).listen(0, '127.0.0.1');
+      cleanUps.push(() => server.close());
       await once(server, 'listening');
       const uri = `http://127.0.0.1:${(server.address() as AddressInfo).port}/image`;
       const intake = new ArtifactIntake(test.database, createLogger('silent'), testIntake({ stores }));
+      cleanUps.push(() => intake.stop());
       const artifact = { tenantId: tenant, sha256, sizeBytes: largeBytes };
       let most = 0;
       const before = usedByBuffers();
       const watching = new AbortController();
+      cleanUps.push(() => watching.abort());
       const watched = (async () => {
         for (;;) {
           const started = performance.now();
@@ -141,11 +153,6 @@ describe('artifacts under load', function () {
       // S3 keeps 64 MiB of blocks.
       const allowance = (where === 'S3' ? 94 : 48) * mebibyte + cacheBytes;
       expect(most - before).to.be.below(allowance);
-      await intake.stop();
-      server.close();
-      await s3?.stop();
-      await rm(folder, { recursive: true, force: true });
-      await test.database.system((tx) => tx.query('DELETE FROM artifacts WHERE tenant_id = $1', [tenant]));
     });
   }
 });
