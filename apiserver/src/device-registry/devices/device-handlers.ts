@@ -39,7 +39,7 @@ const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, membership, queryGroups, credentials } = parts;
+  const { database, paging, profiles, membership, queryGroups, credentials, largeReads } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
@@ -105,13 +105,15 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const scope = [tenantId, 'devices', filters];
       const page = paging.open<string>(request, scope);
       const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
-      const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
-        const conditions = await selection.where(tx, 4, page.after);
-        const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });
-        const closed = paging.close(rows, page, scope, (row) => row.device_id);
-        return { gathered: await gather(tx, tenantId, closed.rows), nextPageToken: closed.nextPageToken };
+      return largeReads.run(tenantId, page.size, async () => {
+        const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
+          const conditions = await selection.where(tx, 4, page.after);
+          const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });
+          const closed = paging.close(rows, page, scope, (row) => row.device_id);
+          return { gathered: await gather(tx, tenantId, closed.rows), nextPageToken: closed.nextPageToken };
+        });
+        return { devices: await view(context, gathered), nextPageToken };
       });
-      return { devices: await view(context, gathered), nextPageToken };
     },
 
     updateDevice: async (request, context) => {

@@ -18,15 +18,17 @@ import { filtersOf, selectDevices } from '../devices/device-selection.ts';
 import { listDevices } from '../devices/devices.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
 import { type ExportedDevice, fileFormats } from './device-file.ts';
+import { filesOfTenant, turnOf } from './file-slots.ts';
 
-/** Devices read at once. */
-const pageSize = 1000;
+/** Devices read at once: some megabytes at most. */
+const pageSize = 200;
 
 /** The handler. */
 export function exportHandler(
   parts: RegistryParts,
 ): Pick<Required<Implementation<typeof DeviceRegistryService>>, 'exportDevices'> {
-  const { database, profiles } = parts;
+  const { database, profiles, largeReads } = parts;
+  const slots = filesOfTenant();
   const { view } = deviceMessages(parts);
   return {
     async *exportDevices(request, context) {
@@ -36,8 +38,8 @@ export function exportHandler(
       const format = fileFormats[name ?? 'csv'];
       const filters = filtersOf(request, visibility);
       const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
-      let text = format.header;
-      for (let after: string | undefined, isLast = false; !isLast;) {
+      // Of a page only the text is kept while the client reads it.
+      const pageAfter = async (after: string | undefined): Promise<{ text: string; last: string | undefined }> => {
         const gathered = await database.read(tenantId, async (tx) => {
           const conditions = await selection.where(tx, 4, after);
           const rows = await listDevices(tx, tenantId, { ...conditions, after, limit: pageSize });
@@ -47,12 +49,23 @@ export function exportHandler(
         if (signal.aborted) throw new KelletError('CANCELLED', 'the client has disconnected');
         let known: ReadonlyMap<string, ProfileFacts | undefined> = new Map();
         const devices = await view(context, gathered, (of) => (known = of));
-        for (const device of devices) text += format.line(exported(create(DeviceSchema, device), known));
-        isLast = gathered.rows.length < pageSize;
-        after = gathered.rows.at(-1)?.device_id;
-        // An empty export states its content type too.
-        if (text !== '' || isLast) yield { contentType: format.contentType, data: Buffer.from(text) };
-        text = '';
+        const lines = devices.map((device) => format.line(exported(create(DeviceSchema, device), known)));
+        const isLast = gathered.rows.length < pageSize;
+        return { text: lines.join(''), last: isLast ? undefined : gathered.rows.at(-1)!.device_id };
+      };
+      const leave = await turnOf(slots, tenantId, 'exports');
+      try {
+        let header = format.header;
+        for (let after: string | undefined, isLast = false; !isLast;) {
+          const { text, last } = await largeReads.run(tenantId, pageSize, () => pageAfter(after));
+          [after, isLast] = [last, last === undefined];
+          // An empty export states its content type too.
+          if (header + text !== '' || isLast)
+            yield { contentType: format.contentType, data: Buffer.from(header + text) };
+          header = '';
+        }
+      } finally {
+        leave();
       }
     },
   };

@@ -8,7 +8,6 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { LRUCache } from 'lru-cache';
 import { mintDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
-import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
@@ -19,6 +18,7 @@ import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts'
 import type { RegistryParts } from '../devices/registry-parts.ts';
 import { readCsv } from './csv-file.ts';
 import { type DeviceLine, knownColumns, readDeviceLine } from './device-file.ts';
+import { filesOfTenant, turnOf } from './file-slots.ts';
 import { type GroupLimits, inGroups, readAhead } from './groups-of-items.ts';
 import { decideLine, type KnownDevice, profileOfLine } from './import-decision.ts';
 import { findByHardwareIds, type ImportedDevice, insertDevices } from './import-store.ts';
@@ -36,11 +36,6 @@ const groupLimits: GroupLimits<FileLine> = {
 /** Bytes of devices that a dry run would have created, among which it finds those of later lines: some 100,000. */
 const rememberedBytes = 24 * 1024 * 1024;
 
-/** Imports of a tenant that a process runs at once: each holds lines until the client reads what became of others. */
-const importsOfTenant = 4;
-const waitingImports = 16;
-const turnMilliseconds = 5000;
-
 type Outcome =
   | { readonly status: 'created' | 'unchanged'; readonly deviceId: string; readonly apiKey: string }
   | { readonly status: 'rejected'; readonly error: KelletError };
@@ -57,7 +52,7 @@ interface Candidate {
 export function importHandler(
   parts: RegistryParts,
 ): Pick<Required<Implementation<typeof DeviceRegistryService>>, 'importDevices'> {
-  const slots = new FairSlots({ total: Infinity, perOwner: importsOfTenant, waitingPerOwner: waitingImports });
+  const slots = filesOfTenant();
   return {
     async *importDevices(requests, context) {
       const { signal } = context;
@@ -65,13 +60,8 @@ export function importHandler(
       let leave: (() => void) | undefined;
       try {
         const first = await messages.next();
-        leave = await slots.acquire(context.tenantId, { milliseconds: turnMilliseconds }).catch((error: unknown) => {
-          if (!(error instanceof NoSlotError)) throw error;
-          throw new KelletError('UNAVAILABLE', `a tenant has at most ${importsOfTenant} imports at once: try again`, {
-            retryAfterSeconds: 5,
-          });
-        });
         if (first.done === true) throw invalidArgument('the first message is missing');
+        leave = await turnOf(slots, context.tenantId, 'imports');
         const { dryRun, content } = first.value;
         const read = readerOf(content?.contentType ?? '');
         const run = new ImportRun(parts, context, dryRun);
