@@ -69,7 +69,7 @@ export interface ColdCandidate {
 const isSealed = `NOT EXISTS (SELECT FROM anchor_batches b
   WHERE b.writer_id = s.writer_id AND b.status = 'open' AND (b.created_at <= s.sealed_at OR NOT s.recorded))`;
 
-/** Maximum hot segments: beyond it the oldest turn cold early, because every read searches each of them. */
+/** Maximum hot segments: beyond it the oldest turn cold early, because a read of a long time searches each of them. */
 const mostHotSegments = 200;
 
 /** When segments turn cold. */
