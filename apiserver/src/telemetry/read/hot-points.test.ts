@@ -179,6 +179,13 @@ describe('reads of points in hundreds of segments', function () {
     expect((await readPoints(source(), { ...range, keys: ['m'], descending: true }, undefined)).rows).to.deep.equal([]);
   });
 
+  it('end in time', async () => {
+    const inNoTime = { ...source(), readMilliseconds: 0 };
+    const none = { ...range, keys: ['m'], descending: true };
+    const error = await readPoints(inNoTime, none, undefined).catch((thrown: unknown) => thrown);
+    expect(error).to.include({ code: 'DEADLINE_EXCEEDED' });
+  });
+
   it('look only into segments that may have what is asked for', async () => {
     const { rows } = await readPoints(source(), { ...range, descending: true, limit: 10 }, undefined);
     expect(rows).to.have.length(10);

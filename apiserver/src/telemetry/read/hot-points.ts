@@ -81,11 +81,13 @@ export async function hotPoints(
   const first = after && !descending ? after.time : start;
   const until = after && descending ? after.time + 1n : end;
   let page: HotPage = { points: [], isComplete: true };
+  let isFirst = true;
   for (const some of groups(inOrder(await segmentsBetween(database, first, until), descending))) {
     const edge = page.isComplete ? undefined : page.points.at(-1)!;
     const wanted = edge ? some.filter((segment) => mayPrecede(segment, edge, descending)) : some;
     if (wanted.length === 0) continue;
-    if (page.points.length > 0 && performance.now() > deadline) throw new SlowReadError();
+    if (!isFirst && performance.now() > deadline) throw new SlowReadError();
+    isFirst = false;
     const found = await database.tenant(tenantId, (tx) =>
       tx.query<SegmentPoint>(
         `SELECT * FROM telemetry_points_of($1::int8[], $2::uuid, $3::int8, $4::int8, $5::boolean, $6::int8, $7::bytea,
