@@ -179,7 +179,7 @@ try {
       const failOver = await openFailOver(report);
       try {
         const looks: [number[], number[]] = [[], []];
-        await measure(nameOfFailOver, 5, async (house) => {
+        await measure(nameOfFailOver, 3, async (house) => {
           const { total, look } = await failOver.time(houses[house]);
           looks[house].push(look);
           return total;
