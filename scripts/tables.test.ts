@@ -156,7 +156,7 @@ const stores: readonly string[] = [
   'telemetry/leaves/leaf-store.ts',
   'telemetry/leaves/packing.ts',
   'telemetry/read/history.ts',
-  'telemetry/read/point-lookup.ts',
+  'telemetry/read/hot-points.ts',
   'telemetry/read/latest-rows.ts',
   'telemetry/read/hot-tails.ts',
   'telemetry/read/usage.ts',

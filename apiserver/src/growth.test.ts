@@ -2,7 +2,15 @@ import { expect } from 'chai';
 import pg from 'pg';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { MovableClock } from './auth/testing/test-platform.ts';
-import { claimDue, overtakenTransactions, settleDeep } from './chain-anchor/transactions/anchor-store.ts';
+import {
+  claimDue,
+  claimSealedBatch,
+  type Lane,
+  overtakenTransactions,
+  readLanes,
+  type SealedBatch,
+  settleDeep,
+} from './chain-anchor/transactions/anchor-store.ts';
 import { readBalance } from './chain-anchor/wallet/wallet-store.ts';
 import { addUpChanges } from './device-registry/devices/device-counts.ts';
 import { createDevice, searchDevices } from './device-registry/devices/devices.ts';
@@ -96,6 +104,38 @@ describe('the rows that are read', function () {
       database.system(async (tx) => (coins = (await readBalance(tx, 'key', { least: 1n, most: 10n })).anchorCoins)),
     );
     expect(coins).to.equal(20);
+    expect(totalOf(rows), describeRows(rows)).to.be.lessThan(100);
+  });
+
+  it('to choose what is anchored next are one of each tenant, however many batches wait for a quota', async () => {
+    const waiting = 5000;
+    const tenants = ['over-1', 'over-2', 'ready'];
+    for (const tenantId of tenants) {
+      const quota = tenantId === 'ready' ? {} : { anchors_per_day: 1 };
+      await insertTenant(test.database, tenantId, { quotas: quota });
+      await client.query(
+        `INSERT INTO anchor_batches (tenant_id, batch_id, anchor_mode, status, writer_id, count, leaves, merkle_root, sealed_at)
+         SELECT $1, gen_random_uuid(), 'merkle', 'sealed', gen_random_uuid(), 1, hash, hash, now()
+         FROM (SELECT sha256(n::text::bytea) AS hash FROM generate_series(1, $2::int4) AS n)`,
+        [tenantId, tenantId === 'ready' ? 1 : waiting],
+      );
+      await client.query(
+        `INSERT INTO anchor_usage (tenant_id, day, used) VALUES ($1, (now() AT TIME ZONE 'UTC')::date, 1)`,
+        [tenantId],
+      );
+    }
+    await client.query('VACUUM ANALYZE anchor_batches, anchor_usage, tenants');
+    let lanes: Lane[] = [];
+    let claimed: SealedBatch | undefined;
+    const rows = await rowsRead(test.url, (database) =>
+      database.system(async (tx) => {
+        lanes = await readLanes(tx, '', 100);
+        claimed = await claimSealedBatch(tx, lanes[0]!);
+      }),
+    );
+    // A tenant that has used up its anchors for the day keeps no other from its turn.
+    expect(lanes).to.deep.equal([{ tenantId: 'ready', isPerEvent: false }]);
+    expect(claimed).to.include({ tenantId: 'ready' });
     expect(totalOf(rows), describeRows(rows)).to.be.lessThan(100);
   });
 

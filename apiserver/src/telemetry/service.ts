@@ -48,7 +48,8 @@ import type { PointValues } from './points/payload.ts';
 import { formatNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
 import type { Aggregation } from './read/buckets.ts';
-import { type HistoryRange, type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
+import { type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
+import type { HistoryRange } from './read/hot-points.ts';
 import { readNextTail, TailKeeper } from './read/hot-tails.ts';
 import {
   fromDocument,

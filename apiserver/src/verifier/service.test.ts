@@ -513,16 +513,19 @@ describe('verifier', function () {
     await anchoring.devchain.control('mine', { count: 1 });
     for (const { batchId } of [own, other]) await eventually(isConfirmed(batchId), 10_000);
     const hot = await Promise.all(own.leaves.map((leaf) => verifyHash(toHex(leaf), true)));
-    // As if the telemetry writer had written them to a segment.
+    // As if the telemetry writer had written them to a segment of their own.
     await database.system(async (tx) => {
       const { rows } = await tx.query<{ id: bigint }>('SELECT telemetry_open_hot_segment($1) AS id', [newId()]);
       const { id } = rows[0]!;
       await tx.query(
-        `INSERT INTO telemetry_segment_${id} SELECT *, extract(epoch FROM now())::int8 * 1000 FROM ONLY telemetry_points
+        `INSERT INTO telemetry_segment_${id} SELECT *, extract(epoch FROM now())::int8 * 1000 FROM telemetry_points
          WHERE batch_id = $1`,
         [own.batchId],
       );
-      await tx.query('DELETE FROM ONLY telemetry_points WHERE batch_id = $1', [own.batchId]);
+      await tx.query(
+        `DELETE FROM telemetry_points WHERE batch_id = $1 AND tableoid <> 'telemetry_segment_${id}'::regclass`,
+        [own.batchId],
+      );
       await tx.query(
         `UPDATE telemetry_segments SET state = 'indexed', counted = true, sealed_at = now(), rows = 5 WHERE segment_id = $1`,
         [id],

@@ -61,7 +61,7 @@ class TenantLeaves {
   }
 }
 
-function enlarged(from: Buffer, size: number): Buffer {
+function enlarged(from: Buffer, size: number): Buffer<ArrayBuffer> {
   const to = Buffer.allocUnsafe(size);
   from.copy(to);
   return to;

@@ -15,6 +15,7 @@ import { cpuMicroseconds } from '../cpu-time.ts';
 import { type Environment, startEnvironment } from '../environment.ts';
 import { median } from '../harness.ts';
 import { checkSample } from './check-sample.ts';
+import { openFailOver } from './fail-over.ts';
 import { coldSettings, fillInstallation } from './installation.ts';
 import { callOnce, measurements, openTenant, type TenantAccess } from './measurements.ts';
 import { openOperations, type Operations } from './operations.ts';
@@ -48,6 +49,7 @@ async function timeOf(url: string): Promise<number> {
   return performance.now() - started;
 }
 
+const nameOfFailOver = 'fail-over of the operator';
 const patienceMilliseconds = 60_000;
 
 /** Sends a point and waits until its batch is proven. Returns the duration in milliseconds. */
@@ -173,6 +175,20 @@ try {
       line(name, both.map(median));
     };
     await measure('start of an apiserver', 3, (house) => timeOfStart(houses[house]));
+    if (only.test(nameOfFailOver)) {
+      const failOver = await openFailOver(report);
+      try {
+        const looks: [number[], number[]] = [[], []];
+        await measure(nameOfFailOver, 3, async (house) => {
+          const { total, look } = await failOver.time(houses[house]);
+          looks[house].push(look);
+          return total;
+        });
+        line('the first look of the operator that has taken over', looks.map(median));
+      } finally {
+        await failOver.close();
+      }
+    }
     await measure('a new batch, until it is proven', rounds, (house, n) => timeToProof(accesses[house]!, n));
     await measure('scrape of metrics', 2 * rounds, (house) => timeOf(houses[house].metrics));
     print(`| the idle apiserver and PostgreSQL, a second | | | | ${cells(idle)} |`);

@@ -17,7 +17,7 @@ import type { Platform, ServiceModule } from '../../config/module.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
 import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { systemClock } from '../../platform/clock.ts';
-import type { Database } from '../../platform/database/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Broker } from '../../platform/events/broker.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { newId } from '../../platform/ids.ts';
@@ -160,11 +160,12 @@ export async function sealBatch(
     await tx.query('INSERT INTO unpacked_leaves (tenant_id, batch_id, devices) VALUES ($1, $2, $3)', [
       ...[points[0]!.tenantId, batchId, bytesOfIds(points.map(({ deviceId }) => deviceId))],
     ]);
+    const segment = await openSegment(tx);
     for (const [index, point] of points.entries()) {
       const leaf = Buffer.from(leaves[index]!);
       await tx.query(
-        `INSERT INTO telemetry_points (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+        `INSERT INTO telemetry_segment_${segment} (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload, received)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, extract(epoch FROM now())::int8 * 1000)`,
         [
           BigInt(point.timestampSeconds) * 1_000_000_000n + 250_000_000n,
           point.deviceId,
@@ -179,6 +180,20 @@ export async function sealBatch(
     await tx.query(`SELECT pg_notify('kellet_batches', $1)`, [batchId]);
   });
   return { batchId, mode, points, leaves };
+}
+
+/** Writer of the segment of all points here. */
+const writerId = newId();
+
+/** Returns the open segment of the points, which is opened for the first of them. */
+async function openSegment(tx: Transaction): Promise<bigint> {
+  const { rows: open } = await tx.query<{ id: bigint }>(
+    `SELECT segment_id AS id FROM telemetry_segments WHERE writer_id = $1 AND state = 'open' LIMIT 1`,
+    [writerId],
+  );
+  if (open[0]) return open[0].id;
+  const { rows } = await tx.query<{ id: bigint }>('SELECT telemetry_open_hot_segment($1) AS id', [writerId]);
+  return rows[0]!.id;
 }
 
 /** Returns the runs of one device's points as segments. */

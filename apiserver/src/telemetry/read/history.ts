@@ -1,11 +1,18 @@
 // Reads the points of a device over time, plain or in buckets. Hot segments and cold files are read as one, and each point is
 // returned once.
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { KelletError } from '../../platform/errors.ts';
 import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { ColdFiles } from '../cold/cold-files.ts';
 import { type Aggregation, type Bucket, BucketBuilder, bucketBytes, type StoredValues } from './buckets.ts';
 import { coldPoints, comparePoints } from './cold-points.ts';
+import {
+  type FoundPoint,
+  type HistoryRange,
+  hotPoints,
+  type Position,
+  type ReadSize,
+  SlowReadError,
+} from './hot-points.ts';
 
 /** Where points are. */
 export interface PointSource {
@@ -13,19 +20,6 @@ export interface PointSource {
   readonly cold: ColdFiles;
   /** Milliseconds after which a page ends with what it has. */
   readonly readMilliseconds?: number;
-}
-
-/** A range of a device's points. Times are nanoseconds since 1970; `end` is exclusive. */
-export interface HistoryRange {
-  readonly tenantId: string;
-  readonly deviceId: string;
-  readonly start: bigint;
-  readonly end: bigint;
-  /** Keys to return; empty means all. Points without any of them are omitted. */
-  readonly keys: readonly string[];
-  readonly descending: boolean;
-  /** Maximum number of rows to return. */
-  readonly limit: number;
 }
 
 /** Position at which a page of points ended. */
@@ -61,21 +55,6 @@ const bucketReadBytes = 8 * 1024 * 1024;
 
 /** How long one page may take: a range may hold years of points of which few are requested. */
 const defaultReadMilliseconds = 10_000;
-
-/** A page took too long. */
-class SlowReadError extends KelletError {
-  constructor() {
-    super('DEADLINE_EXCEEDED', 'there are too many points to read: ask for a shorter range');
-  }
-}
-
-/** A point in all places where it is stored. */
-interface FoundPoint {
-  readonly time: bigint;
-  readonly payload: string;
-  readonly dataHash: Buffer;
-  readonly batches: readonly string[];
-}
 
 /** Reads points starting at the cursor, ordered by (time, data_hash). */
 export async function readPoints(
@@ -143,18 +122,12 @@ export async function readBuckets(
   return { rows, isCut: false };
 }
 
-/** How much is read at once. */
-interface ReadSize {
-  readonly rows: number;
-  readonly bytes: number;
-}
-
 /** Yields the points of a range after the cursor in order, each once. */
 async function* pointsOf(
   source: PointSource,
   range: HistoryRange,
   after: PointCursor | undefined,
-  size: ReadSize,
+  size: Omit<ReadSize, 'deadline'>,
 ): AsyncGenerator<FoundPoint> {
   const deadline = performance.now() + (source.readMilliseconds ?? defaultReadMilliseconds);
   const retained = await source.database.read(range.tenantId, (tx) => retentionStart(tx, range.tenantId));
@@ -162,7 +135,7 @@ async function* pointsOf(
   let position: Position | undefined = after && { time: BigInt(after.time), dataHash: Buffer.from(after.hash, 'hex') };
   for (;;) {
     // First the segments, then the catalogue of files: what turns cold in between is seen in both, and not missed.
-    const hot = await hotPoints(source.database, range, position, size);
+    const hot = await hotPoints(source.database, range, position, { ...size, deadline });
     const edge = hot.isComplete ? undefined : hot.points.at(-1)!;
     yield* distinct(hot.points, coldPointsTo(source, range, position, edge, { ...size, deadline }), range.descending);
     if (!edge) return;
@@ -171,18 +144,13 @@ async function* pointsOf(
   }
 }
 
-interface Position {
-  readonly time: bigint;
-  readonly dataHash: Uint8Array;
-}
-
 /** Yields the points in cold files after one position, up to another, inclusive. */
 async function* coldPointsTo(
   { database, cold }: PointSource,
   { tenantId, deviceId, start, end, keys, descending }: HistoryRange,
   after: Position | undefined,
   edge: Position | undefined,
-  { rows, deadline }: ReadSize & { readonly deadline: number },
+  { rows, deadline }: ReadSize,
 ): AsyncGenerator<FoundPoint> {
   const [low, high] = descending ? [edge, after] : [after, edge];
   const from = low && low.time > start ? low.time : start;
@@ -230,55 +198,6 @@ async function* distinct(
     }
   }
   if (held) yield held;
-}
-
-interface PointRow {
-  time: bigint;
-  data_hash: Buffer;
-  payload: string;
-  batches: string[];
-  found: bigint;
-}
-
-/** Reads points of segments, at most as many as a size allows, and whether these are all. */
-async function hotPoints(
-  database: Database,
-  { tenantId, deviceId, start, end, keys, descending }: HistoryRange,
-  after: Position | undefined,
-  size: ReadSize,
-): Promise<{ readonly points: FoundPoint[]; readonly isComplete: boolean }> {
-  const direction = descending ? 'DESC' : 'ASC';
-  const beyond = descending ? '<' : '>';
-  const from = after && !descending ? after.time : start;
-  const to = after && descending ? after.time + 1n : end;
-  const { rows } = await database.tenant(tenantId, (tx) =>
-    tx.query<PointRow>(
-      `SELECT * FROM (
-         SELECT *, count(*) OVER () AS found,
-           sum(bytes) OVER (ORDER BY sort_key ${direction} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-         FROM (
-           SELECT time, data_hash, min(payload COLLATE "C") AS payload, array_agg(DISTINCT batch_id::text) AS batches,
-             octet_length(min(payload COLLATE "C")) AS bytes, (time, data_hash) AS sort_key
-           FROM telemetry_points
-           WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time < $4
-             AND ($5::int8 IS NULL OR (time, data_hash) ${beyond} ($5, $6::bytea))
-             AND ($7::text[] IS NULL
-               OR payload::jsonb -> 'numeric_values' ?| $7 OR payload::jsonb -> 'string_values' ?| $7)
-           GROUP BY time, data_hash ORDER BY time ${direction}, data_hash ${direction} LIMIT $8
-         ) AS rows
-       ) AS sized
-       WHERE coalesce(before, 0) < $9 ORDER BY sort_key ${direction}`,
-      [
-        ...[tenantId, deviceId, from, to, after ? after.time : null, after ? after.dataHash : null],
-        ...[keys.length > 0 ? keys : null, size.rows, size.bytes],
-      ],
-    ),
-  );
-  const isCut = rows.length > 0 && BigInt(rows.length) < rows[0]!.found;
-  return {
-    points: rows.map(({ time, data_hash: dataHash, payload, batches }) => ({ time, dataHash, payload, batches })),
-    isComplete: !isCut && rows.length < size.rows,
-  };
 }
 
 async function confirmedBatches(database: Database, tenantId: string, batchIds: Set<string>): Promise<Set<string>> {

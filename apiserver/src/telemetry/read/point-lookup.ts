@@ -2,6 +2,7 @@
 import { retentionStart } from '../../policies/tenant-reader.ts';
 import { findColdPoint } from './cold-points.ts';
 import type { PointSource } from './history.ts';
+import { findHotPoint } from './hot-points.ts';
 
 /** Where a point was anchored. */
 export interface AnchoredPlace {
@@ -47,19 +48,14 @@ async function findStoredPoint(
   place: AnchoredPlace,
 ): Promise<HashedPoint | undefined> {
   const end = nanoseconds(place.sealedAt.getTime() + maxAheadMilliseconds);
-  for (const start of [nanoseconds(place.openedAt.getTime() - usualDelayMilliseconds), 0n]) {
-    const { rows } = await database.tenant(tenantId, (tx) =>
-      tx.query<{ time: bigint; payload: string }>(
-        `SELECT time, payload FROM telemetry_points
-         WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time <= $4 AND batch_id = $5 AND data_hash = $6 LIMIT 1`,
-        [tenantId, place.deviceId, start, end, place.batchId, Buffer.from(place.dataHash)],
-      ),
-    );
-    if (rows[0]) return rows[0];
+  const { deviceId, batchId, dataHash } = place;
+  for (const from of [nanoseconds(place.openedAt.getTime() - usualDelayMilliseconds), 0n]) {
+    const found = await findHotPoint(database, tenantId, { deviceId, batchId, dataHash, from, to: end });
+    if (found) return found;
   }
   // After the segments, so that what turns cold meanwhile is not missed.
   return findColdPoint(database, cold, {
-    ...{ tenantId, deviceId: place.deviceId, batchId: place.batchId, dataHash: place.dataHash, before: end + 1n },
+    ...{ tenantId, deviceId, batchId, dataHash, before: end + 1n },
     from: nanoseconds(place.openedAt.getTime() - clockErrorMilliseconds),
     to: nanoseconds(place.sealedAt.getTime() + clockErrorMilliseconds),
   });

@@ -28,14 +28,27 @@ export function indexNextSegment(database: Database, after = 0n): Promise<bigint
         return id;
       }
       // Readers continue meanwhile; nothing writes to a complete segment.
-      await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
-      await tx.query(`ANALYZE telemetry_segment_${id}`);
+      await indexSegment(tx, id);
       await tx.query('SELECT telemetry_count_segment($1)', [id]);
       await tx.query(`UPDATE telemetry_segments SET state = 'indexed', indexed_at = now() WHERE segment_id = $1`, [id]);
       // Last: readers wait from here on.
       await tx.query('SELECT telemetry_finish_leaf_table($1)', [id]);
       return id;
     }),
+  );
+}
+
+/**
+ * Creates the index of a complete segment and has it vacuumed once, which freezes its rows: otherwise all of it is read when transaction
+ * ids run out, beside all other segments of that time, by a vacuum that does not give way to dropping it. Autovacuum leaves alone what
+ * is still written.
+ */
+async function indexSegment(tx: Transaction, id: bigint): Promise<void> {
+  await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
+  await tx.query(`ANALYZE telemetry_segment_${id}`);
+  await tx.query(
+    `ALTER TABLE telemetry_segment_${id} SET (autovacuum_enabled = true, autovacuum_freeze_min_age = 0,
+       autovacuum_vacuum_insert_threshold = 0, autovacuum_vacuum_insert_scale_factor = 0)`,
   );
 }
 
@@ -56,7 +69,7 @@ export interface ColdCandidate {
 const isSealed = `NOT EXISTS (SELECT FROM anchor_batches b
   WHERE b.writer_id = s.writer_id AND b.status = 'open' AND (b.created_at <= s.sealed_at OR NOT s.recorded))`;
 
-/** Maximum hot segments: beyond it the oldest turn cold early, because every read searches each of them. */
+/** Maximum hot segments: beyond it the oldest turn cold early, because a read of a long time searches each of them. */
 const mostHotSegments = 200;
 
 /** When segments turn cold. */
@@ -223,7 +236,7 @@ export function expireNextSegment(database: Database, retained: ReadonlyMap<stri
     await tx.query('UPDATE telemetry_segments SET expired_at = now() WHERE segment_id = $1', [id]);
     const left = await tx.query(`SELECT FROM telemetry_segment_${id} LIMIT 1`);
     if (left.rows.length === 0) await dropColdSegments(tx, [id]);
-    // What was deleted takes room until it is vacuumed, which segments otherwise never need.
+    // What was deleted takes room until it is vacuumed, which is turned off in segments of releases before.
     else if (deleted.rowCount! > 0)
       await tx.query(`ALTER TABLE telemetry_segment_${id} SET (autovacuum_enabled = true)`);
     return true;
@@ -250,11 +263,7 @@ export async function indexRestoredSegments(tx: Transaction): Promise<void> {
     `SELECT segment_id, state, has_leaves FROM telemetry_segments WHERE state IN ('indexed', 'cold') ORDER BY segment_id`,
   );
   for (const { segment_id: id, state, has_leaves: hasLeaves } of rows) {
-    // Autovacuum leaves segments alone.
-    if (state === 'indexed') {
-      await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
-      await tx.query(`ANALYZE telemetry_segment_${id}`);
-    }
+    if (state === 'indexed') await indexSegment(tx, id);
     if (!hasLeaves) continue;
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
