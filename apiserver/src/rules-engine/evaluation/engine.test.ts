@@ -70,7 +70,7 @@ describe('the evaluation of points of a device that is being deleted', () => {
 });
 
 describe('the evaluation of rules that take long', function () {
-  this.timeout(60_000);
+  this.timeout(120_000);
   let rules: TestRules;
   before(async () => {
     rules = await TestRules.start({}, { evaluates: false });
@@ -84,7 +84,7 @@ describe('the evaluation of rules that take long', function () {
     const metrics = createMetrics();
     const engine = new RuleEngine({ database, clock: rules.clock, logger, metrics, devices, queued: () => undefined });
     const isDear = 'string.exists(k, string[k].contains("ab") || string[k].endsWith("c"))';
-    for (let count = 0; count < 30; count += 1) await rules.makeRule({ expression: isDear });
+    for (let count = 0; count < 60; count += 1) await rules.makeRule({ expression: isDear });
     const rising = await rules.makeRule({ expression: 'numeric.n == previous.numeric.n + 1.0' });
     const [one, other] = [await rules.makeDevice(), await rules.makeDevice()];
     const texts = Object.fromEntries(Array.from({ length: 256 }, (_, key) => [`k${key}`, 'a'.repeat(4000)]));
