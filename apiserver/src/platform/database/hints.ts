@@ -2,14 +2,20 @@
 // are sent apart from the transactions that cause them, because PostgreSQL commits transactions with notifications one at a time.
 import { sleep } from '../clock.ts';
 
-/** Least time between two statements with hints of this process. */
-const pauseMilliseconds = 20;
+/** The pause after a statement with hints, as a multiple of what it took: a database that is at leisure passes hints on at once. */
+const pauseFactor = 5;
+const leastPauseMilliseconds = 2;
+const mostPauseMilliseconds = 20;
 
 /** Time until the next attempt after one that failed. */
 const retryMilliseconds = 1000;
 
 /** Maximum payloads that wait on a channel while the database takes none. */
 const mostWaiting = 10_000;
+
+/** Returns how long hints are collected after a statement that took so many milliseconds. */
+export const pauseAfter = (milliseconds: number): number =>
+  Math.min(Math.max(milliseconds * pauseFactor, leastPauseMilliseconds), mostPauseMilliseconds);
 
 /** A notification: its channel and payload. An empty payload concerns all who listen on the channel. */
 export type Hint = readonly [channel: string, payload: string];
@@ -63,13 +69,14 @@ export class Hints {
         if (dropped > 0) this.dropped(channel, dropped);
       }
       this.waiting.clear();
+      const started = performance.now();
       const isSent = await this.send(hints).then(
         () => true,
         () => false,
       );
       // They may have been sent after all; another time does no harm.
       if (!isSent && !this.closing.signal.aborted) for (const [channel, payload] of hints) this.keep(channel, payload);
-      await sleep(isSent ? pauseMilliseconds : retryMilliseconds, this.closing.signal);
+      await sleep(isSent ? pauseAfter(performance.now() - started) : retryMilliseconds, this.closing.signal);
     }
     this.sending = undefined;
   }
