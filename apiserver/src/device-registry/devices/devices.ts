@@ -234,9 +234,9 @@ export async function isFrequent(
   after: string | undefined,
 ): Promise<boolean> {
   const { rows } = await tx.query<{ frequent: boolean }>(
-    `SELECT count(*) >= 10 AS frequent FROM (
+    `SELECT count(*) >= 3 AS frequent FROM (
        SELECT name, hardware_id FROM devices WHERE tenant_id = $1 AND device_id > $2 AND deleted_at IS NULL
-       ORDER BY device_id LIMIT 1000) AS d
+       ORDER BY device_id LIMIT 300) AS d
      WHERE name ILIKE $3 OR hardware_id ILIKE $3`,
     [tenantId, after ?? nilId, pattern],
   );
