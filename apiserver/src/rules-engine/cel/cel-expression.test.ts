@@ -48,6 +48,10 @@ describe('expressions', () => {
     'device["tags"]["site"].startsWith("n")': true,
     'timestamp > timestamp("2026-01-01T00:00:00Z")': true,
     'timestamp.getHours() == 3': true,
+    'timestamp.getHours("Europe/Berlin") == 4 && timestamp.getMinutes("+05:30") == 34': true,
+    'numeric.all(k, timestamp.getHours("+01:00") == 4)': true,
+    'numeric == numeric && string != previous.string': true,
+    'numeric.exists(k, k in previous.numeric && !(k in string))': true,
     'timestamp - previous.timestamp >= duration("5s")': true,
     'numeric.temperature - previous.numeric.temperature > 1.0': true,
     'has(previous.timestamp)': true,
@@ -175,6 +179,33 @@ describe('expressions', () => {
       expect(performance.now() - started, pattern).to.be.below(1000);
       const short = { ...bindings, string: new Map(texts.map(([key, value]) => [key, value.slice(0, 8)])) };
       if (!pattern.includes('00') && !pattern.includes('180')) expect(evaluate(text, short), pattern).to.equal(false);
+    }
+  });
+
+  it('compare all values, and ask for times in named zones, a few times only', () => {
+    for (const text of [
+      'numeric.all(k, timestamp.getHours("Europe/Berlin") > 1)',
+      'numeric.all(k, timestamp.getDayOfWeek(string.zone) > 1)',
+      'numeric.exists(k, string == previous.string)',
+      `string in [${Array(60).fill('previous["string"]').join(', ')}]`,
+      `[[string, string]].exists(list, numeric.exists(k, .previous.string in list))`,
+      'numeric.exists(k, previous == previous)',
+      'numeric.exists(k, [{"a": numeric}] != [{"a": previous.numeric}])',
+    ]) {
+      expect(errorsOf(text)[0] ?? '', text).to.match(/may cost \d+ steps/);
+    }
+    const texts = (last: string) =>
+      new Map(Array.from({ length: 256 }, (_, index) => [`k${index}`, index < 255 ? 'x'.repeat(4000) : last]));
+    const previous = new Map([...bindings.previous, ['string', texts('2')]] as never);
+    const full = { ...bindings, string: texts('1'), previous } as Bindings;
+    const zones = Array(30).fill('timestamp.getHours("Asia/Tokyo") == 12').join(' && ');
+    for (const text of [
+      `!(string in [${Array(18).fill('previous.string').join(', ')}])`,
+      `[1, 2, 3, 4].all(k, ${zones})`,
+    ]) {
+      const started = performance.now();
+      expect(evaluate(text, full), text).to.equal(true);
+      expect(performance.now() - started, text).to.be.below(500);
     }
   });
 

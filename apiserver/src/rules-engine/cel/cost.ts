@@ -1,5 +1,6 @@
 // Estimates the greatest cost of evaluating an expression, from the limits of points and devices. Pure.
 import type { Expr, Expr_Call } from '@bufbuild/cel-spec/cel/expr/syntax_pb.js';
+import { literalText } from './type-check.ts';
 
 /** Values of a point, which is also the bound for lists of unknown length. */
 const pointValues = 256;
@@ -8,6 +9,8 @@ const tags = 64;
 /** Steps of functions that read whole strings of up to 4 KiB. */
 const textSteps = 40;
 const patternSteps = 400;
+/** The library makes a formatter of dates for each call with a time zone that is not an offset. */
+const zoneSteps = 1000;
 
 const textFunctions: ReadonlySet<string> = new Set([
   ...['contains', 'startsWith', 'endsWith', 'size', 'bytes', 'string'],
@@ -18,6 +21,8 @@ const textFunctions: ReadonlySet<string> = new Set([
 interface Extent {
   readonly count: number;
   readonly item?: Extent | undefined;
+  /** Set for a map that has its keys at hand. */
+  readonly isMap?: boolean;
 }
 
 /** The extents of the variables of the surrounding comprehensions. */
@@ -37,6 +42,14 @@ const most = 1e12;
 const scalar: Extent = { count: 1 };
 /** A value of a point or device. If it is iterated, a map of such. */
 const given: Extent = { count: textCharacters };
+const values: Extent = { count: pointValues, item: given, isMap: true };
+const variables: ReadonlyMap<string, Extent> = new Map([
+  ...([
+    ['numeric', values],
+    ['string', values],
+  ] as const),
+  ['previous', { count: 3, item: values }],
+]);
 
 const scalarFunctions: ReadonlySet<string> = new Set([
   ...['_&&_', '_||_', '!_', '@in', '@not_strictly_false', '_==_', '_!=_', '_<_', '_<=_', '_>_', '_>=_'],
@@ -45,7 +58,7 @@ const scalarFunctions: ReadonlySet<string> = new Set([
 
 /** Returns the steps; `onPattern` is called for every use of `matches`. */
 export const costOf = (expr: Expr, onPattern: (call: Expr_Call) => void): number =>
-  Math.ceil(measure(expr, new Map(), onPattern).steps);
+  Math.ceil(measure(expr, variables, onPattern).steps);
 
 /** Measures an expression. Each part is visited once, so the time is proportional to the length of the text. */
 function measure(expr: Expr | undefined, scope: Scope, onPattern: (call: Expr_Call) => void): Measure {
@@ -59,11 +72,11 @@ function measure(expr: Expr | undefined, scope: Scope, onPattern: (call: Expr_Ca
       return { steps: 1, extent: isText ? { count: constantKind.value.length } : scalar };
     }
     case 'identExpr':
-      return { steps: 1, extent: scope.get(exprKind.value.name) ?? given };
+      return { steps: 1, extent: scope.get(exprKind.value.name.replace(/^\./, '')) ?? given };
     case 'selectExpr': {
       const { steps, extent } = measure(exprKind.value.operand, scope, onPattern);
       const isTags = exprKind.value.field === 'tags' && !extent.item;
-      return { steps: 1 + steps, extent: isTags ? { count: tags, item: given } : (extent.item ?? given) };
+      return { steps: 1 + steps, extent: isTags ? { count: tags, item: given, isMap: true } : (extent.item ?? given) };
     }
     case 'callExpr': {
       const { function: name, target, args } = exprKind.value;
@@ -115,7 +128,8 @@ function measure(expr: Expr | undefined, scope: Scope, onPattern: (call: Expr_Ca
 function ownSteps(name: string, args: readonly Expr[], extents: readonly Extent[], result: Extent): number {
   const longest = Math.max(1, ...extents.map(({ count }) => count / textCharacters));
   if (name === 'matches') return patternSteps * longest;
-  if (name === '@in') return 1 + elementsOf(extents[1]) * sizeOf(extents[1]?.item ?? scalar);
+  if (name === '@in') return extents[1]?.isMap ? 1 : 1 + elementsOf(extents[1]) * sizeOf(extents[1]?.item ?? scalar);
+  if (name.startsWith('get') && args.length > 0) return isOffset(literalText(args[0])) ? 1 : zoneSteps;
   if (!textFunctions.has(name) || hasNumber(args)) return 1;
   if (name === '_+_') return result.count > cheapCharacters ? (textSteps * result.count) / textCharacters : textSteps;
   if (name === '_==_' || name === '_!=_') return Math.max(textSteps * longest, ...extents.map(sizeOf));
@@ -149,9 +163,11 @@ const largestOf = (extents: readonly Extent[]): Extent | undefined =>
 const elementsOf = (extent: Extent | undefined): number =>
   extent?.item ? extent.count : extent?.count === 0 ? 0 : pointValues;
 
-/** Returns the steps of reading all of a value, in texts of ordinary length. */
+/** Returns the steps of reading all of a value. */
 const sizeOf = ({ count, item }: Extent): number =>
-  bounded(item ? count * sizeOf(item) : Math.max(1, count / textCharacters));
+  bounded(item ? count * sizeOf(item) : Math.max(1, (textSteps * count) / textCharacters));
+
+const isOffset = (zone: string | undefined): boolean => zone !== undefined && /^[+-]?\d\d:\d\d$/.test(zone);
 
 /** Reports whether an operand is a number literal, so that the operation is not one on strings. */
 const hasNumber = (args: readonly Expr[]): boolean =>
