@@ -591,6 +591,44 @@ describe('cold storage', function () {
     expect(await codeOf(readBuckets(none, range, 10n ** 18n, 'sum'))).to.equal('DEADLINE_EXCEEDED');
   });
 
+  it('is read a few times at once by a tenant and in all, however pages end', async () => {
+    await sendDays();
+    await turnAll();
+    const whole = openStore(urlOf('folder'), s3.settings);
+    opened.push(whole);
+    const gate = Promise.withResolvers<void>();
+    const reading: string[] = [];
+    const store = Object.assign(Object.create(whole) as ObjectStore, {
+      read: async (name: string, offset: number, length: number) => {
+        reading.push(name.split('/')[0]!);
+        await gate.promise;
+        return whole.read(name, offset, length);
+      },
+    });
+    const { files } = workParts({ store });
+    const source = { database: test.database, cold: files };
+    const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + 3 * dayMilliseconds) * 1_000_000n];
+    const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5 };
+    const pages = Array.from({ length: 8 }, () => readPoints(source, range, undefined));
+    await eventually(() => Promise.resolve(files.turns.waiting === 6));
+    const others = { ...range, tenantId: 'other', deviceId: testDeviceId(4) };
+    pages.push(readPoints(source, others, undefined));
+    await eventually(() => Promise.resolve(reading.includes('tenant_id=other')));
+    expect(reading).to.deep.equal(['tenant_id=acme', 'tenant_id=acme', 'tenant_id=other']);
+    const late = readPoints({ ...source, readMilliseconds: 0 }, range, undefined);
+    expect(await codeOf(late)).to.equal('UNAVAILABLE');
+    gate.resolve();
+    // Each ends in the middle of a date.
+    for (const page of await Promise.all(pages)) expect(page.rows).to.have.length(5);
+    expect(files.turns.running).to.equal(0);
+    const failing = Object.assign(Object.create(whole) as ObjectStore, {
+      read: () => Promise.reject(new MissingObjectError('gone')),
+    });
+    const missing = workParts({ store: failing }).files;
+    expect(await codeOf(readPoints({ ...source, cold: missing }, range, undefined))).to.equal('INTERNAL');
+    expect(missing.turns.running).to.equal(0);
+  });
+
   it('drops points past their retention, hot and cold, and keeps those of other tenants', async () => {
     const retain = (days: number) =>
       test.database.system((tx) => tx.query(`UPDATE tenants SET retention_days = $1 WHERE tenant_id = 'acme'`, [days]));

@@ -3,6 +3,7 @@
 import { zstdDecompressSync } from 'node:zlib';
 import { type AsyncBuffer, type FileMetaData, parquetMetadata, parquetReadObjects } from 'hyparquet';
 import { LRUCache } from 'lru-cache';
+import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import { KelletError, unavailable } from '../../platform/errors.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -54,6 +55,8 @@ const pointColumns = ['payload', 'data_hash', 'batch_id', 'leaf_index', 'receive
 
 /** The cold files of a process. */
 export class ColdFiles {
+  /** Reads that hold rows at once, up to some ten megabytes each; tenants take turns. */
+  readonly turns = new FairSlots({ total: 4, perOwner: 2, waitingPerOwner: 1000 });
   private readonly store: ObjectStore | undefined;
   private readonly logger: Logger;
   private readonly failures: Counter<'cause'>;

@@ -1,4 +1,5 @@
 // Reads points of a device from cold files in order of time, from all files of a date as one.
+import { setImmediate } from 'node:timers/promises';
 import type { Database } from '../../platform/database/database.ts';
 import { type ColdRange, filesByArrival, filesOfRange } from '../cold/cold-file-store.ts';
 import type { ColdFile, ColdFiles } from '../cold/cold-files.ts';
@@ -6,6 +7,19 @@ import type { ColdRow } from '../cold/file-layout.ts';
 
 /** Dates whose files are looked up at once. */
 const datesAtOnce = 16;
+
+/** Rows of all files of a date that are read at once: they are decoded without a pause. */
+const greatestPiece = 5000;
+const leastPiece = 100;
+
+/** How to read. */
+export interface ColdRead {
+  readonly descending: boolean;
+  /** Rows that are wanted, of which some are read at once. */
+  readonly rows: number;
+  /** When to stop waiting for a turn, on the clock of `performance`. */
+  readonly deadline: number;
+}
 
 /** Returns how points are ordered: by time, then by hash. */
 export function comparePoints(
@@ -16,13 +30,15 @@ export function comparePoints(
   return Buffer.compare(a.dataHash, b.dataHash);
 }
 
-/** Yields the rows of a range in order, each as often as it is stored. */
+/**
+ * Yields the rows of a range in order, each as often as it is stored. Takes a turn for the files of each date. Throws
+ * NoSlotError if none comes in time.
+ */
 export async function* coldPoints(
   database: Database,
   files: ColdFiles,
   range: ColdRange,
-  descending: boolean,
-  pieceRows: number,
+  { descending, rows, deadline }: ColdRead,
 ): AsyncGenerator<ColdRow> {
   let { from, to } = range;
   while (from < to) {
@@ -33,11 +49,17 @@ export async function* coldPoints(
     const dates = [...new Set(found.map(({ date }) => date))];
     for (const date of dates) {
       const ofDate = found.filter((file) => file.date === date);
-      const pieces = { deviceId: range.deviceId, from, to, descending, pieceRows };
-      yield* merged(
-        ofDate.map((file) => files.rows(file, pieces)),
-        descending,
-      );
+      const most = Math.min(rows, Math.ceil(greatestPiece / ofDate.length));
+      const pieces = { deviceId: range.deviceId, from, to, descending, pieceRows: Math.max(most, leastPiece) };
+      const leave = await files.turns.acquire(range.tenantId, { milliseconds: untilDeadline(deadline) });
+      try {
+        yield* merged(
+          ofDate.map((file) => files.rows(file, pieces)),
+          descending,
+        );
+      } finally {
+        leave();
+      }
     }
     if (dates.length < datesAtOnce) return;
     // What comes after the last of these dates, in either direction.
@@ -46,6 +68,8 @@ export async function* coldPoints(
     else from = last + 86_400_000_000_000n;
   }
 }
+
+const untilDeadline = (deadline: number): number => Math.max(0, deadline - performance.now());
 
 /** Merges rows that come in order. */
 async function* merged(sources: AsyncGenerator<ColdRow[]>[], descending: boolean): AsyncGenerator<ColdRow> {
@@ -84,10 +108,10 @@ export interface SoughtPoint extends ColdRange {
   readonly before: bigint;
 }
 
-/** Rows that are read at once in search of a point. */
-const soughtRows = 5000;
+/** How long a search waits for its turn at each file. */
+const turnMilliseconds = 5000;
 
-/** Returns a point by its hash and batch, or undefined. */
+/** Returns a point by its hash and batch, or undefined. Throws NoSlotError if its turn does not come in time. */
 export async function findColdPoint(
   database: Database,
   files: ColdFiles,
@@ -95,10 +119,15 @@ export async function findColdPoint(
 ): Promise<ColdRow | undefined> {
   const found = await database.read(arrival.tenantId, (tx) => filesByArrival(tx, arrival));
   for (const file of found) {
-    const row = await findInFile(files, file, arrival.deviceId, before, (candidate) => {
-      return candidate.batchId === batchId && Buffer.compare(candidate.dataHash, dataHash) === 0;
-    });
-    if (row) return row;
+    const leave = await files.turns.acquire(arrival.tenantId, { milliseconds: turnMilliseconds });
+    try {
+      const row = await findInFile(files, file, arrival.deviceId, before, (candidate) => {
+        return candidate.batchId === batchId && Buffer.compare(candidate.dataHash, dataHash) === 0;
+      });
+      if (row) return row;
+    } finally {
+      leave();
+    }
   }
   return undefined;
 }
@@ -111,10 +140,12 @@ async function findInFile(
   isSought: (row: ColdRow) => boolean,
 ): Promise<ColdRow | undefined> {
   // Newest first: most points are anchored soon after their time.
-  const range = { deviceId, from: 0n, to: before, descending: true, pieceRows: soughtRows };
+  const range = { deviceId, from: 0n, to: before, descending: true, pieceRows: greatestPiece };
   for await (const rows of files.rows(file, range)) {
     const row = rows.find(isSought);
     if (row) return row;
+    // Others have their turn between two pieces.
+    await setImmediate();
   }
   return undefined;
 }

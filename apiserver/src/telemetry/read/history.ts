@@ -1,5 +1,7 @@
 // Reads the points of a device over time, plain or in buckets. Hot segments and cold files are read as one, and each point is
 // returned once.
+import { setImmediate } from 'node:timers/promises';
+import { NoSlotError } from '../../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { ColdFiles } from '../cold/cold-files.ts';
@@ -52,6 +54,9 @@ const pageBytes = 4 * 1024 * 1024;
 /** Rows and bytes that are read at once for buckets, of which a page may take many. */
 const bucketRows = 20_000;
 const bucketReadBytes = 8 * 1024 * 1024;
+
+/** Rows between two pauses. */
+const rowsPerTurn = 256;
 
 /** How long one page may take: a range may hold years of points of which few are requested. */
 const defaultReadMilliseconds = 10_000;
@@ -159,14 +164,21 @@ async function* coldPointsTo(
   const isIn = (point: Position): boolean =>
     (!after || (descending ? comparePoints(point, after) < 0 : comparePoints(point, after) > 0)) &&
     (!edge || (descending ? comparePoints(point, edge) >= 0 : comparePoints(point, edge) <= 0));
-  const pieceRows = Math.min(Math.max(rows, 100), 5000);
   let read = 0;
-  for await (const row of coldPoints(database, cold, range, descending, pieceRows)) {
-    read += 1;
-    if (read % 256 === 0 && performance.now() > deadline) throw new SlowReadError();
-    const { time, payload, batchId } = row;
-    const dataHash = Buffer.from(row.dataHash);
-    if (isIn({ time, dataHash }) && hasKey(payload, keys)) yield { time, payload, dataHash, batches: [batchId] };
+  try {
+    for await (const row of coldPoints(database, cold, range, { descending, rows, deadline })) {
+      read += 1;
+      if (read % rowsPerTurn === 0) {
+        if (performance.now() > deadline) throw new SlowReadError();
+        // Rows that are in memory come without a pause: the process serves others in between.
+        await setImmediate();
+      }
+      const { time, payload, batchId } = row;
+      const dataHash = Buffer.from(row.dataHash);
+      if (isIn({ time, dataHash }) && hasKey(payload, keys)) yield { time, payload, dataHash, batches: [batchId] };
+    }
+  } catch (error) {
+    throw error instanceof NoSlotError ? new SlowReadError(true) : error;
   }
 }
 
@@ -184,20 +196,25 @@ async function* distinct(
 ): AsyncGenerator<FoundPoint> {
   let held: FoundPoint | undefined;
   let index = 0;
-  let next = await cold.next();
-  while (index < hot.length || !next.done) {
-    const first = hot[index];
-    const order = !first ? 1 : next.done ? -1 : comparePoints(first, next.value) * (descending ? -1 : 1);
-    const point: FoundPoint = order <= 0 ? first! : (next.value as FoundPoint);
-    if (order <= 0) index += 1;
-    else next = await cold.next();
-    if (held && comparePoints(held, point) === 0) held = { ...held, batches: [...held.batches, ...point.batches] };
-    else {
-      if (held) yield held;
-      held = point;
+  try {
+    let next = await cold.next();
+    while (index < hot.length || !next.done) {
+      const first = hot[index];
+      const order = !first ? 1 : next.done ? -1 : comparePoints(first, next.value) * (descending ? -1 : 1);
+      const point: FoundPoint = order <= 0 ? first! : (next.value as FoundPoint);
+      if (order <= 0) index += 1;
+      else next = await cold.next();
+      if (held && comparePoints(held, point) === 0) held = { ...held, batches: [...held.batches, ...point.batches] };
+      else {
+        if (held) yield held;
+        held = point;
+      }
     }
+    if (held) yield held;
+  } finally {
+    // Ends the turn of a page that is full.
+    await cold.return(undefined);
   }
-  if (held) yield held;
 }
 
 async function confirmedBatches(database: Database, tenantId: string, batchIds: Set<string>): Promise<Set<string>> {

@@ -40,8 +40,10 @@ export interface ReadSize {
 
 /** A page took too long. */
 export class SlowReadError extends KelletError {
-  constructor() {
-    super('DEADLINE_EXCEEDED', 'there are too many points to read: ask for a shorter range');
+  /** `isBusy`: others' reads took the time. */
+  constructor(isBusy = false) {
+    if (isBusy) super('UNAVAILABLE', 'too much history is being read: try again', { retryAfterSeconds: 1 });
+    else super('DEADLINE_EXCEEDED', 'there are too many points to read: ask for a shorter range');
   }
 }
 

@@ -1,8 +1,9 @@
 // Finds the values behind an anchored hash, for proof bundles.
+import { NoSlotError } from '../../platform/concurrency/fair-slots.ts';
 import { retentionStart } from '../../policies/tenant-reader.ts';
 import { findColdPoint } from './cold-points.ts';
 import type { PointSource } from './history.ts';
-import { findHotPoint } from './hot-points.ts';
+import { findHotPoint, SlowReadError } from './hot-points.ts';
 
 /** Where a point was anchored. */
 export interface AnchoredPlace {
@@ -30,7 +31,7 @@ const clockErrorMilliseconds = 3_600_000;
 
 const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
 
-/** Returns the point, or undefined if it is no longer retained. */
+/** Returns the point, or undefined if it is no longer retained. Throws UNAVAILABLE if too much else is being read. */
 export async function findPointByHash(
   source: PointSource,
   tenantId: string,
@@ -54,9 +55,13 @@ async function findStoredPoint(
     if (found) return found;
   }
   // After the segments, so that what turns cold meanwhile is not missed.
-  return findColdPoint(database, cold, {
-    ...{ tenantId, deviceId, batchId, dataHash, before: end + 1n },
-    from: nanoseconds(place.openedAt.getTime() - clockErrorMilliseconds),
-    to: nanoseconds(place.sealedAt.getTime() + clockErrorMilliseconds),
-  });
+  try {
+    return await findColdPoint(database, cold, {
+      ...{ tenantId, deviceId, batchId, dataHash, before: end + 1n },
+      from: nanoseconds(place.openedAt.getTime() - clockErrorMilliseconds),
+      to: nanoseconds(place.sealedAt.getTime() + clockErrorMilliseconds),
+    });
+  } catch (error) {
+    throw error instanceof NoSlotError ? new SlowReadError(true) : error;
+  }
 }
