@@ -23,6 +23,11 @@ interface Total {
   count: number;
 }
 
+/** Memory of a bucket: every point can have other keys, and a bucket may span years. */
+const maximumBytes = 8 * 1024 * 1024;
+/** Of each value, besides its key and text. */
+const entryBytes = 100;
+
 /** Collects the points of one bucket. Strings support only count (a number) and last. */
 export class BucketBuilder {
   readonly time: bigint;
@@ -30,6 +35,7 @@ export class BucketBuilder {
   private readonly descending: boolean;
   private readonly totals = new Map<string, Total>();
   private readonly texts = new Map<string, string>();
+  private bytes = 0;
 
   /** `descending`: points are added newest first. */
   constructor(time: bigint, aggregation: Aggregation, descending: boolean) {
@@ -38,7 +44,7 @@ export class BucketBuilder {
     this.descending = descending;
   }
 
-  /** Adds a point, with only the requested keys. */
+  /** Adds a point, with only the requested keys. Throws FAILED_PRECONDITION if the bucket has too many. */
   add(values: StoredValues, isWanted: (key: string) => boolean): void {
     for (const [key, value] of Object.entries(values.numeric_values)) if (isWanted(key)) this.addNumber(key, value);
     if (this.aggregation !== 'count' && this.aggregation !== 'last') return;
@@ -46,7 +52,7 @@ export class BucketBuilder {
       if (!isWanted(key)) continue;
       // A key can be a number in one point and a string in another; its count is that of both.
       if (this.aggregation === 'count') this.addNumber(key, 0);
-      else if (!this.descending || !this.texts.has(key)) this.texts.set(key, value);
+      else if (!this.descending || !this.texts.has(key)) this.setText(key, value);
     }
   }
 
@@ -60,9 +66,23 @@ export class BucketBuilder {
     return { time: this.time, numeric: Object.fromEntries(numbers), text: Object.fromEntries(this.texts) };
   }
 
+  private setText(key: string, value: string): void {
+    const before = this.texts.get(key);
+    this.hold(before === undefined ? entryBytes + key.length + value.length : value.length - before.length);
+    this.texts.set(key, value);
+  }
+
+  private hold(bytes: number): void {
+    this.bytes += bytes;
+    if (this.bytes > maximumBytes) {
+      throw failedPrecondition('an interval has too many values: name the keys, or ask for shorter intervals');
+    }
+  }
+
   private addNumber(key: string, value: number): void {
     const total = this.totals.get(key);
     if (!total) {
+      this.hold(entryBytes + key.length);
       this.totals.set(key, { value, count: 1 });
       return;
     }
