@@ -14,6 +14,7 @@ import {
   mergeLatest,
   mergePoint,
   noLatestValues,
+  removeOldest,
   type TimedPoint,
   toDocument,
 } from './latest-values.ts';
@@ -151,6 +152,7 @@ function mergedRow(points: LatestBuilder, stored?: StoredLatest) {
     newest = arrived;
   }
   if (newest) removeReplaced(others, newest);
+  removeOldest(others);
   return {
     document: toDocument(others),
     names: newest ? namesOf(newest) : null,

@@ -7,6 +7,7 @@ import {
   mergeLatest,
   mergePoint,
   noLatestValues,
+  removeOldest,
   toDocument,
 } from './latest-values.ts';
 
@@ -40,6 +41,17 @@ describe('latest values', () => {
     mergePoint(latest, point({ a: 1 }), 10n);
     mergePoint(latest, point({ a: 2 }), 10n);
     expect(read(latest).numeric.a).to.deep.equal([2, '10']);
+  });
+
+  it('lose the oldest once they take too much memory', () => {
+    const latest = noLatestValues();
+    mergePoint(latest, point({ a: 1 }, { s: 'x'.repeat(100) }), 30n);
+    mergePoint(latest, point({ b: 1 }, { t: 'x'.repeat(100) }), 10n);
+    mergePoint(latest, point({ c: 1 }), 20n);
+    removeOldest(latest, 10_000);
+    expect(read(latest)).to.have.nested.property('string.t');
+    removeOldest(latest, 700);
+    expect(Object.keys({ ...read(latest).numeric, ...read(latest).string })).to.deep.equal(['a', 'c', 's']);
   });
 
   it('merge key by key', () => {

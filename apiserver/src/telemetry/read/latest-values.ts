@@ -39,6 +39,30 @@ const keyBytes = 150;
 
 const textBytes = (value: unknown): number => (typeof value === 'string' ? value.length * 2 : 0);
 
+/** What is stored of a device besides its newest point: some five thousand numbers. */
+export const maximumLatestBytes = 1024 * 1024;
+
+/**
+ * Removes the oldest values if all take more than `bytes`: a device can send other keys with each point, and what is stored is read
+ * and written as a whole.
+ */
+export function removeOldest(latest: LatestValues, bytes = maximumLatestBytes): void {
+  const sizes = [latest.numeric, latest.text].flatMap((values: Map<string, TimedValue<unknown>>) =>
+    [...values].map(([key, { value, time }]) => ({
+      ...{ values, key, time },
+      bytes: keyBytes + textBytes(key) + textBytes(value),
+    })),
+  );
+  let left = sizes.reduce((total, size) => total + size.bytes, 0);
+  if (left <= bytes) return;
+  sizes.sort((one, other) => (one.time < other.time ? -1 : one.time > other.time ? 1 : 0));
+  for (const size of sizes) {
+    if (left <= bytes) return;
+    size.values.delete(size.key);
+    left -= size.bytes;
+  }
+}
+
 /** Returns by how many bytes the map has grown, approximately. */
 function offer<T>(into: Map<string, TimedValue<T>>, key: string, value: T, time: bigint): number {
   const held = into.get(key);

@@ -55,6 +55,30 @@ describe('the store of latest values', () => {
     });
   });
 
+  it('stores a bounded number of bytes of a device, although each point has other keys', async () => {
+    const store = new SnapshotStore(test.database, logger, systemClock);
+    const device = 900_001;
+    const others = (n: number) =>
+      point(device, BigInt(n), Object.fromEntries(Array.from({ length: 256 }, (_, index) => [`key-${n}-${index}`, n])));
+    for (let first = 0; first < 100; first += 20) {
+      store.accept(
+        Array.from({ length: 20 }, (_, index) => others(first + index)),
+        first,
+      );
+      await store.writeAll();
+    }
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ bytes: number }>('SELECT length(document::text) AS bytes FROM telemetry_latest WHERE device_id = $1', [
+        testDeviceId(device),
+      ]),
+    );
+    expect(rows[0]!.bytes).to.be.within(100_000, 1024 * 1024);
+    const latest = await store.latest('acme', testDeviceId(device), elsewhere);
+    expect([...latest!.numeric.keys()])
+      .to.include.members(['key-99-0', 'key-90-0'])
+      .and.not.include('key-0-0');
+  });
+
   it('returns the values of each device to the readers that ask for them at once, in few statements', async () => {
     let statements = 0;
     const counted = Object.create(test.database, {
