@@ -31,19 +31,12 @@ import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { countLeaves, storedLeafCount } from '../telemetry/leaves/leaf-count.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { buildBundle } from './bundle.ts';
 import { beefOf, createProver, holds, type LeafProof, type ProvenBatch, splitLeaves } from './proof.ts';
-import {
-  countLeaves,
-  findLeaf,
-  findProvenBatch,
-  type FoundLeaf,
-  pageOfDeviceLeaves,
-  pageOfLeaves,
-  storedLeafCount,
-} from './proof-store.ts';
+import { findLeaf, findProvenBatch, type FoundLeaf, pageOfDeviceLeaves, pageOfLeaves } from './proof-store.ts';
 import { rolloutProof } from './rollout-proof.ts';
 
 const defaultLimit = 50;

@@ -148,8 +148,11 @@ export class PointFilling {
     await this.endSegment();
     await this.leaves.end();
     await this.flush(0);
-    // As a trigger counts them.
-    const leaves = [...this.proven].map(([tenantId, count]) => [tenantId, 0, count]);
+    // As a trigger counts them, and as packing notes that none was proven before it did.
+    const leaves = [...this.proven].flatMap(([tenantId, count]) => [
+      [tenantId, 0, count],
+      [tenantId, -1, 0],
+    ]);
     await this.next(() => copyRows(client, 'proven_leaves', provenColumns, leaves));
     await this.storing;
   }

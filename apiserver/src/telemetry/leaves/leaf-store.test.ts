@@ -6,6 +6,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { createTestDatabase, lockWaitedFor, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { bytesOfIds } from './leaf-bytes.ts';
+import { storedLeafCount } from './leaf-count.ts';
 import { devicesOf, isLeaf, leavesOfDevice, leavesOfHash } from './leaf-store.ts';
 import { forgetReplacedRuns, mergeNextRuns, mergeRunsOf, packLeaves, packTenant, unpackNextTable } from './packing.ts';
 
@@ -302,6 +303,9 @@ describe('the index of leaves', function () {
       tx.query<{ tenant_id: string }>('SELECT tenant_id FROM leaf_runs WHERE tenant_id = ANY($1)', [[busy, quiet]]),
     );
     expect(rows).to.deep.equal([{ tenant_id: busy }]);
+    // Nobody who asks has to read its batches.
+    expect(await system((tx) => storedLeafCount(tx, busy))).to.equal(64);
+    expect(await system((tx) => storedLeafCount(tx, quiet))).to.equal(undefined);
   });
 
   it('shows a tenant its own leaves alone, also in the proofs that are read by SQL', async () => {

@@ -6,6 +6,7 @@ import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { type Block, hashBytes, idBytes } from './leaf-blocks.ts';
 import { bytesOfId, idAt } from './leaf-bytes.ts';
+import { countLeaves, storedLeafCount } from './leaf-count.ts';
 import { mergeRuns, type MergeSource } from './merge-runs.ts';
 import { packRun, type RunFacts } from './pack-run.ts';
 import { chooseMerge, runsAtOnce } from './run-choice.ts';
@@ -84,6 +85,8 @@ export function packTenant(database: Database, tenantId: string): Promise<boolea
     const run = { tenantId, runId: newId() };
     await addRun(tx, run, facts);
     await addBlocks(tx, run, blocks);
+    // While the tenant has few batches: whoever asks first would wait until all of them are read.
+    if ((await storedLeafCount(tx, tenantId)) === undefined) await countLeaves(tx, tenantId);
     return true;
   });
 }
