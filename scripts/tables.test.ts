@@ -50,15 +50,14 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'telemetry/cold': ['cold_attempts', 'cold_dates', 'cold_files'],
   'telemetry/read': ['telemetry_days', 'telemetry_latest', 'telemetry_tenant_usage', 'telemetry_usage'],
   telemetry: [
-    ...['leaf_blocks', 'leaf_index', 'leaf_runs', 'telemetry_idempotency', 'telemetry_quotas', 'telemetry_tails'],
-    ...['unpacked_leaves', 'withdrawn_proofs'],
+    ...['leaf_blocks', 'leaf_index', 'leaf_runs', 'proven_leaves', 'telemetry_idempotency', 'telemetry_quotas'],
+    ...['telemetry_tails', 'unpacked_leaves', 'withdrawn_proofs'],
   ],
   'telemetry/write': [
     ...['device_chain', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
     ...['open_batch_leaves', 'open_batch_segments', 'telemetry_writers'],
   ],
   tenants: ['tenants'],
-  verifier: ['proven_leaves'],
   webhooks: ['webhook_deliveries', 'webhooks'],
 };
 
@@ -153,6 +152,7 @@ const stores: readonly string[] = [
   'telemetry/ingest/idempotency.ts',
   'telemetry/ingest/point-quota.ts',
   'telemetry/ingest/update-results.ts',
+  'telemetry/leaves/leaf-count.ts',
   'telemetry/leaves/leaf-store.ts',
   'telemetry/leaves/packing.ts',
   'telemetry/read/history.ts',

@@ -40,7 +40,7 @@ const keyBytes = 150;
 const textBytes = (value: unknown): number => (typeof value === 'string' ? value.length * 2 : 0);
 
 /** What is stored of a device besides its newest point: some five thousand numbers. */
-export const maximumLatestBytes = 1024 * 1024;
+const maximumLatestBytes = 1024 * 1024;
 
 /**
  * Removes the oldest values if all take more than `bytes`: a device can send other keys with each point, and what is stored is read
