@@ -196,12 +196,3 @@ export async function tenantsInPurge(tx: Transaction, tenantIds: readonly string
   );
   return new Set(rows.map((row) => row.tenant_id));
 }
-
-/** Returns which of the tenants are being purged, or have been. */
-export async function purgedTenants(tx: Transaction, tenantIds: readonly string[]): Promise<ReadonlySet<string>> {
-  const { rows } = await tx.query<{ tenant_id: string }>(
-    'SELECT tenant_id FROM tenants WHERE tenant_id = ANY($1) AND purge_started_at IS NOT NULL',
-    [tenantIds],
-  );
-  return new Set(rows.map((row) => row.tenant_id));
-}

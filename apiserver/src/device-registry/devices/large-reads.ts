@@ -1,6 +1,6 @@
 // Turns of reads of many devices: their metadata take up to twenty times the memory of their text while a page is made.
 import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
-import { KelletError } from '../../platform/errors.ts';
+import { unavailable } from '../../platform/errors.ts';
 
 /** Pages with fewer devices are not delayed. */
 const largePage = 100;
@@ -14,10 +14,9 @@ export class LargeReads {
   async run<T>(tenantId: string, devices: number, make: () => Promise<T>): Promise<T> {
     if (devices <= largePage) return make();
     const leave = await this.slots.acquire(tenantId, { milliseconds: waitMilliseconds }).catch((error: unknown) => {
-      if (!(error instanceof NoSlotError)) throw error;
-      throw new KelletError('UNAVAILABLE', 'too many large pages of devices are being read: try again', {
-        retryAfterSeconds: 1,
-      });
+      throw error instanceof NoSlotError
+        ? unavailable('too many large pages of devices are being read: try again', error)
+        : error;
     });
     try {
       return await make();

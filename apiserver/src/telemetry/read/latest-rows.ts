@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
-import { purgedTenants } from '../../policies/tenant-reader.ts';
+import { tenantsInPurge } from '../../policies/tenant-reader.ts';
 import { parsePayload } from '../points/payload.ts';
 import {
   fromDocument,
@@ -63,7 +63,7 @@ export function valuesOf({ document, time, payload }: StoredLatest): LatestValue
  * values wait for minutes, and nothing would delete the rows.
  */
 export async function writeLatest(tx: Transaction, all: readonly LatestChange[]): Promise<void> {
-  const purged = await purgedTenants(tx, [...new Set(all.map(({ tenantId }) => tenantId))]);
+  const purged = await tenantsInPurge(tx, [...new Set(all.map(({ tenantId }) => tenantId))]);
   const changes = purged.size === 0 ? all : all.filter(({ tenantId }) => !purged.has(tenantId));
   const single = changes.flatMap((change) => {
     const { newest, older } = change.points.parts;
