@@ -175,7 +175,7 @@ async function updateRows(tx: Transaction, rows: readonly MergedLatest[]): Promi
 }
 
 /** Yields items in groups that have at most so many bytes, or a single item. */
-export function* inGroupsOf<Item extends { readonly bytes: number }>(
+function* inGroupsOf<Item extends { readonly bytes: number }>(
   items: readonly Item[],
   most: number,
 ): Generator<Item[]> {
