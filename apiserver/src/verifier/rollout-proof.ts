@@ -13,7 +13,7 @@ import type { Database, Transaction } from '../platform/database/database.ts';
 import { notFound, unavailable } from '../platform/errors.ts';
 import { idField } from '../platform/requests/fields.ts';
 import type { Paging } from '../platform/requests/paging.ts';
-import { createProver, type ProvenBatch } from './proof.ts';
+import { type LeafProof, proveLeaves, type ProvenBatch } from './proof.ts';
 import { findProvenBatches, findRollout, pageOfResults, type ResultRow } from './proof-store.ts';
 
 /** Where a page ends. */
@@ -41,26 +41,30 @@ export async function rolloutProof(
   const rolloutId = idField('rollout_id', request.rolloutId);
   const scope = [tenantId, 'verify/rollouts', rolloutId];
   const page = paging.open<Cursor>(request, scope);
-  return database.tenant(tenantId, async (tx) => {
+  const { rollout, found, rows, batches, headers, span } = await database.tenant(tenantId, async (tx) => {
     const rollout = await findRollout(tx, tenantId, rolloutId);
     if (!rollout) throw notFound('rollout_id');
     const found = await pageOfResults(tx, tenantId, rolloutId, page.after?.resultId, page.size + 1);
     const rows = found.slice(0, page.size);
     const batches = await findProvenBatches(tx, tenantId, [...new Set(rows.flatMap((row) => row.batchId ?? []))]);
-    const { headers, span } = await headersOf(tx, [...batches.values()], page.after?.headers);
-    const provers = new Map([...batches].map(([batchId, batch]) => [batchId, createProver(batch)]));
-    const cut = paging.close(found, page, scope, ({ resultId }) => ({ resultId, ...(span && { headers: span }) }));
-    return {
-      schemaVersion: ROLLOUT_PROOF_SCHEMA_VERSION,
-      tenantId,
-      rolloutId,
-      packageId: rollout.packageId,
-      results: rows.map((row) => toResult(tenantId, row, provers.get(row.batchId ?? ''))),
-      batches: [...batches.values()].map(toBatch),
-      blockHeaderChain: headers.map(({ height, raw }) => ({ height, header: toHex(raw) })),
-      nextPageToken: cut.nextPageToken,
-    };
+    return { rollout, found, rows, batches, ...(await headersOf(tx, [...batches.values()], page.after?.headers)) };
   });
+  const places = rows.flatMap((row) => {
+    const batch = batches.get(row.batchId ?? '');
+    return batch ? [{ row, batch, index: row.leafIndex! }] : [];
+  });
+  const proofs = new Map(await proveLeaves(places, ({ row }, proof) => [row.resultId, proof]));
+  const cut = paging.close(found, page, scope, ({ resultId }) => ({ resultId, ...(span && { headers: span }) }));
+  return {
+    schemaVersion: ROLLOUT_PROOF_SCHEMA_VERSION,
+    tenantId,
+    rolloutId,
+    packageId: rollout.packageId,
+    results: rows.map((row) => toResult(tenantId, row, proofs.get(row.resultId))),
+    batches: [...batches.values()].map(toBatch),
+    blockHeaderChain: headers.map(({ height, raw }) => ({ height, header: toHex(raw) })),
+    nextPageToken: cut.nextPageToken,
+  };
 }
 
 type StoredHeaders = Awaited<ReturnType<typeof storedHeaders>>;
@@ -101,7 +105,7 @@ async function headersOf(
 function toResult(
   tenantId: string,
   row: ResultRow,
-  prover: ReturnType<typeof createProver> | undefined,
+  proof: LeafProof | undefined,
 ): MessageInitShape<typeof RolloutResultSchema> {
   const canonicalHashInputs = {
     version: 1,
@@ -111,8 +115,7 @@ function toResult(
     payload: row.payload,
   };
   const result = { canonicalHashInputs, dataHash: toHex(row.dataHash) };
-  if (!prover) return result;
-  const proof = prover(row.leafIndex!);
+  if (!proof) return result;
   if (!equalBytes(proof.dataHash, row.dataHash)) throw new Error(`result ${row.resultId} is not at its place`);
   const merklePath = proof.path.map(({ hash, isRight }) => ({ hash: toHex(hash), isRight }));
   return { ...result, batchId: row.batchId!, leafIndex: proof.leafIndex, merklePath };

@@ -48,6 +48,7 @@ import {
   type TestBatch,
 } from '../chain-anchor/testing/anchoring.ts';
 import { s3SettingsOf } from '../config/config.ts';
+import { sleep } from '../platform/clock.ts';
 import { newId } from '../platform/ids.ts';
 import { openStore } from '../platform/object-store/open-store.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
@@ -563,5 +564,30 @@ describe('verifier', function () {
     expect(await outcomeOf(bundle(own.leaves[1]!))).to.equal('INTERNAL');
     expect(await bundle(own.leaves[1]!, false)).to.include({ dataHash: toHex(own.leaves[1]!) });
     expect(await outcomeOf(bundle(other.leaves[1]!))).to.equal('OK');
+  });
+
+  it('makes the pages of a tenant one after the other, beside those of others', async () => {
+    const { database } = anchoring.platform;
+    const list = (tenant: string, deviceId: string) => {
+      const request = create(ListProofsRequestSchema, { limit: 500, deviceId });
+      return outcomeOf(anchoring.registry.unary(method.listProofs, request, asAdmin(tenant)));
+    };
+    let pages: Promise<string[]> | undefined;
+    await database.system(async (tx) => {
+      // Reads of leaves wait for this.
+      await tx.query('LOCK TABLE anchor_batches IN ACCESS EXCLUSIVE MODE');
+      pages = Promise.all([...Array.from({ length: 4 }, () => list(tenantId, deviceA)), list('other', newId())]);
+      const reading = async () => {
+        const { rows } = await tx.query<{ number: number }>(
+          `SELECT count(*)::int4 AS number FROM pg_stat_activity
+           WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'WITH proven%'`,
+        );
+        return rows[0]!.number;
+      };
+      await eventually(async () => (await reading()) >= 2);
+      await sleep(200);
+      expect(await reading()).to.equal(2);
+    });
+    expect(await pages).to.deep.equal(['OK', 'OK', 'OK', 'OK', 'NOT_FOUND']);
   });
 });

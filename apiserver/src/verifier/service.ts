@@ -18,6 +18,7 @@ import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.t
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { findDevice } from '../device-registry/devices/devices.ts';
 import { devicesInGroups } from '../device-registry/devices/group-members.ts';
+import { FairSlots } from '../platform/concurrency/fair-slots.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -35,12 +36,14 @@ import { countLeaves, storedLeafCount } from '../telemetry/leaves/leaf-count.ts'
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { buildBundle } from './bundle.ts';
-import { beefOf, createProver, holds, type LeafProof, type ProvenBatch, splitLeaves } from './proof.ts';
+import { beefOf, createProver, holds, type LeafProof, proveLeaves, type ProvenBatch, splitLeaves } from './proof.ts';
 import { findLeaf, findProvenBatch, type FoundLeaf, pageOfDeviceLeaves, pageOfLeaves } from './proof-store.ts';
 import { rolloutProof } from './rollout-proof.ts';
 
 const defaultLimit = 50;
 const maximumLimit = 500;
+/** Each leaf of a page can be in another batch, whose tree has to be built: half a second of work. */
+const waitMilliseconds = 10_000;
 
 /** The same error for a pending and a nonexistent hash, so that callers cannot tell them apart. */
 const noProof = () =>
@@ -49,6 +52,13 @@ const noProof = () =>
 /** Creates the service. */
 export function createVerifier(platform: Platform, cold: ColdFiles = openColdStorage(platform).files): ServiceModule {
   const { database, paging } = platform;
+  /** Pages of proofs are made two at a time, one of a tenant. */
+  const turns = new FairSlots({
+    ...{ total: 2, perOwner: 1, waitingPerOwner: 100 },
+    refusal: () => unavailable('too many proofs are being made: try again'),
+  });
+  const inTurn = <T>({ tenantId, signal }: CallContext, make: () => Promise<T>): Promise<T> =>
+    turns.run(tenantId, make, { milliseconds: waitMilliseconds, signal });
 
   /**
    * Returns the leaf if it has a proof and the caller may see it: a device key sees only its own device's, a limited
@@ -161,30 +171,28 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
       };
     },
 
-    getRolloutProof: (request, { tenantId }) => rolloutProof({ database, paging }, request, tenantId),
+    getRolloutProof: (request, context) =>
+      inTurn(context, () => rolloutProof({ database, paging }, request, context.tenantId)),
 
-    async listProofs(request, { tenantId }) {
+    async listProofs(request, context) {
+      const { tenantId } = context;
       const { limit = 0, offset } = request;
       if (limit < 0) throw invalidArgument('limit must not be negative');
       if (offset < 0) throw invalidArgument('offset must not be negative');
       const size = Math.min(limit === 0 ? defaultLimit : limit, maximumLimit);
       const device = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
-      const { leaves, total } = await (device === undefined
-        ? pageOfTenant(tenantId, offset, size)
-        : // Leaves that are packed between its statements would be counted twice.
-          database.tenantSnapshot(tenantId, async (tx) => {
-            const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
-            // A deleted device keeps its proofs; a device without proofs must exist.
-            if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
-            return page;
-          }));
-      const provers = new Map<string, ReturnType<typeof createProver>>();
-      const proofs = leaves.map((leaf) => {
-        let prover = provers.get(leaf.batch.batchId);
-        if (!prover) provers.set(leaf.batch.batchId, (prover = createProver(leaf.batch)));
-        return toProof(tenantId, leaf, prover(leaf.index));
+      return inTurn(context, async () => {
+        const { leaves, total } = await (device === undefined
+          ? pageOfTenant(tenantId, offset, size)
+          : // Leaves that are packed between its statements would be counted twice.
+            database.tenantSnapshot(tenantId, async (tx) => {
+              const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
+              // A deleted device keeps its proofs; a device without proofs must exist.
+              if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
+              return page;
+            }));
+        return { proofs: await proveLeaves(leaves, (leaf, proof) => toProof(tenantId, leaf, proof)), total };
       });
-      return { proofs, total };
     },
 
     getBundleSchema: () => Promise.resolve(fromJson(StructSchema, PROOF_BUNDLE_SCHEMA as JsonObject)),

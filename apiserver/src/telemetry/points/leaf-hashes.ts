@@ -103,19 +103,27 @@ export function hashPair(left: HashText, right: HashText): HashText {
   return doubleHash(pair);
 }
 
-/** Returns the root over at least one leaf; the last node of an odd level is paired with itself. */
-export function merkleRoot(leaves: readonly HashText[]): HashText {
+/**
+ * Returns the levels of the tree over at least one leaf, from the leaves to the root; the last node of an odd level is
+ * paired with itself.
+ */
+export function merkleLevels(leaves: readonly HashText[]): (readonly HashText[])[] {
   if (leaves.length === 0) throw new RangeError('a Merkle tree needs at least one leaf');
   let level = leaves;
+  const levels = [level];
   while (level.length > 1) {
     const next: HashText[] = [];
     for (let index = 0; index < level.length; index += 2) {
       next.push(hashPair(level[index]!, level[index + 1] ?? level[index]!));
     }
+    levels.push(next);
     level = next;
   }
-  return level[0]!;
+  return levels;
 }
+
+/** Returns the root of the tree over at least one leaf. */
+export const merkleRoot = (leaves: readonly HashText[]): HashText => merkleLevels(leaves).at(-1)![0]!;
 
 /** Returns the concatenated bytes of the hashes. */
 export const hashBytes = (hashes: readonly HashText[]): Buffer => Buffer.from(hashes.join(''), 'latin1');
