@@ -14,9 +14,9 @@ const base = 'apiserver/src';
 export const layers: Readonly<Record<string, readonly string[]>> = {
   // The files directly in platform are below its subfolders; in other folders they are above them.
   platform: [],
-  'platform/requests': ['platform'],
-  'platform/addresses': ['platform'],
   'platform/concurrency': ['platform'],
+  'platform/requests': ['platform', 'platform/concurrency'],
+  'platform/addresses': ['platform'],
   'platform/observability': [],
   'platform/background': ['platform', 'platform/observability'],
   'platform/tls': ['platform/observability', 'platform/background'],

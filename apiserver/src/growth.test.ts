@@ -37,7 +37,7 @@ describe('the rows that are read', function () {
   let client: pg.Client;
   let deviceIds: string[];
   const logger = createLogger('silent');
-  const profiles = { get: async () => undefined, list: async () => [] };
+  const profiles = { get: async () => undefined };
 
   before(async () => {
     test = await createTestDatabase();

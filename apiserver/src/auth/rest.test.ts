@@ -59,7 +59,10 @@ describe('auth and devices over REST', () => {
     const broker = new Broker(natsUrl, platform.logger);
     const registry = new ServiceRegistry();
     const auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
-    const noProfiles = { get: async () => undefined, getWithin: async () => undefined, list: async () => [] };
+    const noProfiles = {
+      ...{ get: async () => undefined, getWithin: async () => undefined },
+      ...{ withDefaultTags: async () => [], idsByName: async () => new Map<string, string>() },
+    };
     const usage = { ofGroup: templatesOfGroup, customerHasUsers };
     const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock), usage);
     for (const module of [auth, createTenants(platform, clusterWithoutTenants, async () => ({})), devices]) {

@@ -11,7 +11,6 @@ import { deviceHandlers } from './devices/device-handlers.ts';
 import { findDevice } from './devices/devices.ts';
 import { DeviceDirectory } from './devices/directory.ts';
 import type { MembershipListener } from './devices/fleet-changes.ts';
-import { LargeReads } from './devices/large-reads.ts';
 import { assetHandlers } from './entities/asset-handlers.ts';
 import { customerHandlers } from './entities/customer-handlers.ts';
 import type { EntityParts, HoldDevice } from './entities/entity-parts.ts';
@@ -57,7 +56,6 @@ export function createDeviceRegistry(
   const parts = {
     credentials: new DeviceCredentials(config, clock),
     queryGroups,
-    largeReads: new LargeReads(),
     database,
     paging,
     clock,

@@ -17,7 +17,7 @@ on port 9090.
 
 - Field names are those of the contract (\`snake_case\`). Responses omit unset fields that have no zero value.
 - Unknown fields and parameters are rejected with \`INVALID_ARGUMENT\`. A body may be at most 1 MiB, or 4 MiB for telemetry.
-- Lists are paged with \`page_size\` and \`page_token\`; the last page has an empty \`next_page_token\`.
+- Lists are paged with \`page_size\` and \`page_token\`. The last page has an empty \`next_page_token\`; any other may have fewer items than asked for, if they are large.
 - An update changes only the fields present in its body.
 - An error has \`code\`, \`message\` and \`request_id\`. An unknown path or method returns 404 \`route not found\`.`;
 

@@ -20,11 +20,15 @@ export interface ProfileFacts {
   readonly otaPolicy: OtaPolicy | undefined;
 }
 
+/** A tag of a device. */
+export interface Tag {
+  readonly key: string;
+  readonly value: string;
+}
+
 /** Read access to the profiles of a tenant. Profiles that do not exist, or belong to another tenant, are undefined. */
 export interface ProfileReader {
   get(tenantId: string, profileId: string): Promise<ProfileFacts | undefined>;
-  /** Every profile of the tenant (a tenant has tens of them, not thousands). */
-  list(tenantId: string): Promise<ProfileFacts[]>;
 }
 
 /** Also reads profiles inside a transaction, for decisions under a lock. */
@@ -36,4 +40,13 @@ export interface TransactionalProfileReader extends ProfileReader {
     profileId: string,
     lock?: 'FOR KEY SHARE',
   ): Promise<ProfileFacts | undefined>;
+  /** Returns for each tag the ids of the profiles, or of some of them, that have it among their default tags. */
+  withDefaultTags(
+    tx: Transaction,
+    tenantId: string,
+    tags: readonly Tag[],
+    among?: readonly string[],
+  ): Promise<readonly (readonly string[])[]>;
+  /** Returns the ids of the profiles with one of the names, by name. */
+  idsByName(tx: Transaction, tenantId: string, names: readonly string[]): Promise<ReadonlyMap<string, string>>;
 }

@@ -2,6 +2,7 @@
 import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { readSized } from '../platform/database/sized-rows.ts';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
@@ -37,6 +38,9 @@ export interface RuleParts {
   readonly guard: OutboundGuard;
   readonly secrets: WebhookSecrets;
 }
+
+/** Rules of a page that waits for no turn: the parameters of the commands of one take up to 640 KiB. */
+const smallPage = 2;
 
 const updatable = [
   ...(['name', 'expression', 'profile_id', 'device_group_id', 'severity', 'alarm_type', 'clear_expression'] as const),
@@ -103,10 +107,14 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
     listRules: async (request, { tenantId }) => {
       const scope = [tenantId, 'rules', request.enabled];
       const page = paging.open<string>(request, scope);
-      const filter = { enabled: request.enabled, after: page.after, limit: page.size + 1 };
-      const rows = await database.read(tenantId, (tx) => listRules(tx, tenantId, filter));
-      const closed = paging.close(rows, page, scope, (row) => row.rule_id);
-      return { rules: closed.rows.map(toRule), nextPageToken: closed.nextPageToken };
+      const cursorOf = (row: RuleRow) => row.rule_id;
+      return paging.turns.run(tenantId, page.size, smallPage, async () => {
+        const { rows, isCut } = await database.read(tenantId, (tx) =>
+          readSized(page, cursorOf, (after, room) => listRules(tx, tenantId, request.enabled, after, room)),
+        );
+        const closed = paging.close(rows, page, scope, cursorOf, isCut);
+        return { rules: closed.rows.map(toRule), nextPageToken: closed.nextPageToken };
+      });
     },
 
     updateRule: async (request, context) => {

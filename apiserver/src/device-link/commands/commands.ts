@@ -3,6 +3,7 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { commandsChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { newId } from '../../platform/ids.ts';
 import { isLonger } from '../../platform/requests/fields.ts';
 import { type Visibility, visibleDevices } from '../../platform/visibility.ts';
@@ -117,20 +118,30 @@ export interface CommandCursor {
   readonly id: string;
 }
 
+/** A command of a list. */
+export type ListedCommand = CommandRow & SizedRow & { readonly time: string };
+
 /** Lists a device's commands, oldest first. */
 export async function listCommands(
   tx: Transaction,
   tenantId: string,
   deviceId: string,
-  page: { status: string | undefined; after: CommandCursor | undefined; limit: number },
-): Promise<(CommandRow & { readonly time: string })[]> {
-  const { rows } = await tx.query<CommandRow & { time: string } & Record<string, unknown>>(
-    `SELECT *, ${expiryColumns}, created_at::text AS time FROM device_commands
-     WHERE tenant_id = $1 AND device_id = $2
-       AND ($3::text IS NULL OR $3 = CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END)
-       AND ($4::uuid IS NULL OR (created_at, correlation_id) > ($5::timestamptz, $4))
-     ORDER BY created_at, correlation_id LIMIT $6`,
-    [tenantId, deviceId, page.status, page.after?.id, page.after?.time, page.limit],
+  status: string | undefined,
+  after: CommandCursor | undefined,
+  room: Room,
+): Promise<ListedCommand[]> {
+  const { rows } = await tx.query<ListedCommand & Record<string, unknown>>(
+    sizedRows(
+      `SELECT *, ${expiryColumns}, created_at::text AS time,
+         ${jsonBytes('params')} + coalesce(${jsonBytes('response')}, 0) AS row_bytes
+       FROM device_commands
+       WHERE tenant_id = $1 AND device_id = $2
+         AND ($3::text IS NULL OR $3 = CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END)
+         AND ($4::uuid IS NULL OR (created_at, correlation_id) > ($5::timestamptz, $4))`,
+      'created_at, correlation_id',
+      6,
+    ),
+    [tenantId, deviceId, status, after?.id, after?.time, room.limit, room.bytes],
   );
   return rows;
 }

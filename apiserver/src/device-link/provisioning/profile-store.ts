@@ -5,6 +5,8 @@ import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.t
 import { CreateProfileRequestSchema, type Profile, ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { profileChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
+import type { Tag } from '../../policies/profile-reader.ts';
 import type { ProfileFields } from './profile-rules.ts';
 
 /** A row of the table profiles. */
@@ -95,18 +97,59 @@ export async function findProfileByName(
   return rows[0];
 }
 
+/** Returns for each tag the ids of the profiles, or of some of them, that have it among their default tags. */
+export async function profilesWithTags(
+  tx: Transaction,
+  tenantId: string,
+  tags: readonly Tag[],
+  among?: readonly string[],
+): Promise<string[][]> {
+  if (tags.length === 0) return [];
+  // Each document is read once, and none gets into the process: a schema takes up to a megabyte.
+  const { rows } = await tx.query<{ place: number; profile_id: string }>(
+    `WITH inherited AS MATERIALIZED (
+       SELECT profile_id, document->'default_tags' AS tags FROM profiles
+       WHERE tenant_id = $1 ${among ? 'AND profile_id = ANY($4::uuid[])' : ''}
+     )
+     SELECT tag.place::int4 - 1 AS place, profile_id
+     FROM inherited JOIN unnest($2::text[], $3::text[]) WITH ORDINALITY AS tag (key, value, place)
+       ON inherited.tags->>tag.key = tag.value`,
+    [tenantId, tags.map(({ key }) => key), tags.map(({ value }) => value), ...(among ? [among] : [])],
+  );
+  const found = tags.map((): string[] => []);
+  for (const { place, profile_id } of rows) found[place]!.push(profile_id);
+  return found;
+}
+
+/** Returns the ids of the profiles with one of the names, by name. */
+export async function profilesWithNames(
+  tx: Transaction,
+  tenantId: string,
+  names: readonly string[],
+): Promise<Map<string, string>> {
+  const { rows } = await tx.query<{ name: string; profile_id: string }>(
+    `SELECT name, profile_id FROM profiles
+     WHERE tenant_id = $1 AND name COLLATE "C" = ANY($2::text[] COLLATE "C") ORDER BY name COLLATE "C", profile_id`,
+    [tenantId, names],
+  );
+  return new Map(rows.map(({ name, profile_id }) => [name, profile_id]));
+}
+
 /** Returns profiles ordered by name, after the cursor. */
 export async function listProfiles(
   tx: Transaction,
   tenantId: string,
-  limit: number,
-  after?: ProfileCursor,
-): Promise<ProfileRow[]> {
-  const { rows } = await tx.query<ProfileRow>(
-    `SELECT ${columns} FROM profiles
-     WHERE tenant_id = $1 AND ($2::text IS NULL OR (name COLLATE "C", profile_id) > ($2, $3::uuid))
-     ORDER BY name COLLATE "C", profile_id LIMIT $4`,
-    [tenantId, after?.[0] ?? null, after?.[1] ?? null, limit],
+  after: ProfileCursor | undefined,
+  room: Room,
+): Promise<(ProfileRow & SizedRow)[]> {
+  const { rows } = await tx.query<ProfileRow & SizedRow>(
+    sizedRows(
+      `SELECT ${columns}, ${jsonBytes('document')} AS row_bytes FROM profiles
+       WHERE tenant_id = $1 AND ($2::text IS NULL OR (name COLLATE "C", profile_id) > ($2, $3::uuid))`,
+      'name COLLATE "C", profile_id',
+      4,
+    ),
+    [tenantId, after?.[0] ?? null, after?.[1] ?? null, room.limit, room.bytes],
   );
   return rows;
 }

@@ -5,6 +5,7 @@ import { CreateProfileRequestSchema, type ProfileService } from '@kellet/proto/e
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { readSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
@@ -22,6 +23,8 @@ import {
   listProfiles,
   type ProfileCursor,
   type ProfileRow,
+  profilesWithNames,
+  profilesWithTags,
   toProfile,
 } from './profile-store.ts';
 
@@ -50,11 +53,12 @@ export const createProfileReader = (database: Database): TransactionalProfileRea
     const row = await findProfile(tx, tenantId, profileId, lock);
     return row && toFacts(row);
   },
-  async list(tenantId) {
-    const rows = await database.read(tenantId, (tx) => listProfiles(tx, tenantId, 100_000));
-    return rows.map(toFacts);
-  },
+  withDefaultTags: profilesWithTags,
+  idsByName: profilesWithNames,
 });
+
+/** Profiles of a page that waits for no turn: the schema of one takes up to a megabyte. */
+const smallPage = 2;
 
 const updatable = CreateProfileRequestSchema.fields.map(({ name }) => name);
 
@@ -102,12 +106,14 @@ export function profileService(parts: {
       const { tenantId } = context;
       const scope = [tenantId, 'profiles'];
       const page = paging.open<ProfileCursor>(request, scope);
-      const found = await database.read(tenantId, (tx) => listProfiles(tx, tenantId, page.size + 1, page.after));
-      const { rows, nextPageToken } = paging.close(found, page, scope, (row): ProfileCursor => [
-        row.name,
-        row.profile_id,
-      ]);
-      return { profiles: rows.map(toProfile), nextPageToken };
+      const cursorOf = (row: ProfileRow): ProfileCursor => [row.name, row.profile_id];
+      return paging.turns.run(tenantId, page.size, smallPage, async () => {
+        const found = await database.read(tenantId, (tx) =>
+          readSized(page, cursorOf, (after, room) => listProfiles(tx, tenantId, after, room)),
+        );
+        const { rows, nextPageToken } = paging.close(found.rows, page, scope, cursorOf, found.isCut);
+        return { profiles: rows.map(toProfile), nextPageToken };
+      });
     },
 
     async updateProfile(request, context) {

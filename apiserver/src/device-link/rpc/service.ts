@@ -14,6 +14,7 @@ import type { Platform, ServiceModule } from '../../config/module.ts';
 import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { readSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
@@ -24,7 +25,14 @@ import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { methodField } from '../commands/command-method.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
-import { type CommandCursor, type CommandRow, endCommand, enqueueCommand, listCommands } from '../commands/commands.ts';
+import {
+  type CommandCursor,
+  type CommandRow,
+  endCommand,
+  enqueueCommand,
+  listCommands,
+  type ListedCommand,
+} from '../commands/commands.ts';
 import { missedWakes } from '../commands/missed-wakes.ts';
 import { Delivery } from './delivery.ts';
 import { alreadyEnded, finishedStatuses, getCommand, recordResponse } from './responses.ts';
@@ -37,6 +45,8 @@ const maxWaitSeconds = 60;
 const maxPolls = 4;
 const maxIdempotencyKey = 255;
 const largestParams = 65_536;
+/** Commands of a page that waits for no turn: a response takes up to 1 MiB. */
+const smallPage = 1;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
 /**
  * Maximum time that a wait for a command's end goes without a query, because the end of a rollout does not announce
@@ -190,15 +200,17 @@ async function list(
   const scope = [tenantId, 'commands by time', request.deviceId, status];
   // The page token works even when the sweep has deleted the last command shown.
   const page = paging.open<CommandCursor>(request, scope);
-  const found = await database.read(tenantId, async (tx) => {
-    if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
-    return listCommands(tx, tenantId, request.deviceId, { status, after: page.after, limit: page.size + 1 });
+  const cursorOf = (row: ListedCommand): CommandCursor => ({ time: row.time, id: row.correlation_id });
+  return paging.turns.run(tenantId, page.size, smallPage, async () => {
+    const found = await database.read(tenantId, async (tx) => {
+      if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
+      return readSized(page, cursorOf, (after, room) =>
+        listCommands(tx, tenantId, request.deviceId, status, after, room),
+      );
+    });
+    const { rows, nextPageToken } = paging.close(found.rows, page, scope, cursorOf, found.isCut);
+    return { commands: rows.map(toRecord), nextPageToken };
   });
-  const { rows, nextPageToken } = paging.close(found, page, scope, (row) => ({
-    time: row.time,
-    id: row.correlation_id,
-  }));
-  return { commands: rows.map(toRecord), nextPageToken };
 }
 
 /** Converts a row to the public message. */

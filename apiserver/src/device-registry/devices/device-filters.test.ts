@@ -1,5 +1,4 @@
 import { expect } from 'chai';
-import type { ProfileFacts } from '../../policies/profile-reader.ts';
 import { type DeviceFilters, filterConditions, parseTag } from './device-filters.ts';
 
 const none: DeviceFilters = {
@@ -20,19 +19,18 @@ const tenant = {
   offlineAfterSeconds: 0,
   otaPolicy: undefined,
 };
-const profile = { profileId: 'p1', defaultTags: { kind: 'pump' } } as unknown as ProfileFacts;
 
 describe('device filters', () => {
-  for (const [name, filters, values] of [
+  for (const [name, filters, values, inheriting = []] of [
     ['nothing', {}, []],
     ['a status', { status: 'online' }, ['online']],
     ['text, literally', { text: '50%_\\' }, ['%50\\%\\_\\\\%']],
-    ['a tag of a profile', { tags: ['kind=pump'] }, ['kind', ['p1'], false, 'pump']],
+    ['a tag of a profile', { tags: ['kind=pump'] }, ['kind', ['p1'], false, 'pump'], [['p1']]],
     ['a tag of the tenant', { tags: ['site=north'] }, ['site', [], true, 'north']],
     ['several at once', { hardwareId: 'h', profileId: 'p', groupId: 'g' }, ['p', 'h', 'g']],
-  ] as [string, Partial<DeviceFilters>, unknown[]][]) {
+  ] as [string, Partial<DeviceFilters>, unknown[], string[][]?][]) {
     it(`filter by ${name}`, () => {
-      const built = filterConditions({ ...none, ...filters }, [profile], tenant, 4);
+      const built = filterConditions({ ...none, ...filters }, inheriting, tenant, 4);
       expect(built.values).to.deep.equal(values);
       const placeholders = built.conditions.join(' ').match(/\$\d+/g) ?? [];
       expect(new Set(placeholders)).to.deep.equal(new Set(values.map((_, index) => `$${index + 4}`)));

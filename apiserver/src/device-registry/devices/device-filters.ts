@@ -3,7 +3,6 @@ import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import { invalidArgument } from '../../platform/errors.ts';
 import { inDeviceGroups } from '../../platform/visibility.ts';
 import type { TenantDefaultFacts } from '../../policies/inheritance.ts';
-import type { ProfileFacts } from '../../policies/profile-reader.ts';
 
 /** Filters of a list of devices; empty texts and lists match everything. */
 export interface DeviceFilters {
@@ -40,11 +39,12 @@ export const patternOf = (text: string): string => `%${text.replace(/[\\%_]/g, '
 
 /**
  * Returns conditions on the table `devices d`, with values numbered from `$first`. A tag matches when the device has it
- * itself or inherits it: from its profile, or from the tenant if it has no profile.
+ * itself or inherits it: from its profile, or from the tenant if it has no profile. `inheriting` are the ids of the profiles that
+ * have each tag as a default.
  */
 export function filterConditions(
   filters: DeviceFilters,
-  profiles: readonly ProfileFacts[],
+  inheriting: readonly (readonly string[])[],
   tenant: TenantDefaultFacts,
   first: number,
 ): Conditions {
@@ -62,11 +62,10 @@ export function filterConditions(
     conditions.push(`EXISTS (SELECT FROM device_group_members m
       WHERE m.tenant_id = d.tenant_id AND m.device_id = d.device_id AND m.group_id = ${value(filters.groupId)})`);
   }
-  for (const tag of filters.tags) {
+  for (const [place, tag] of filters.tags.entries()) {
     const { key, value: wanted } = parseTag(tag);
     const name = value(key);
-    const inheriting = profiles.filter((profile) => profile.defaultTags[key] === wanted);
-    const ofProfile = value(inheriting.map((profile) => profile.profileId));
+    const ofProfile = value(inheriting[place] ?? []);
     const ofTenant = value(tenant.tags[key] === wanted);
     conditions.push(`(d.tags->>${name} = ${value(wanted)} OR (NOT d.tags ? ${name}
       AND (d.profile_id = ANY(${ofProfile}::uuid[]) OR (d.profile_id IS NULL AND ${ofTenant}))))`);

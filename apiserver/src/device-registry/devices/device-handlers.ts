@@ -36,10 +36,12 @@ const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'me
 /** What limited users may change. */
 const updatableByLimited: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
 const maximumMetadataBytes = 16_384;
+/** Devices of a page that waits for no turn. */
+const smallPage = 100;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, membership, queryGroups, credentials, largeReads } = parts;
+  const { database, paging, profiles, membership, queryGroups, credentials } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
@@ -105,7 +107,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const scope = [tenantId, 'devices', filters];
       const page = paging.open<string>(request, scope);
       const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
-      return largeReads.run(tenantId, page.size, async () => {
+      return paging.turns.run(tenantId, page.size, smallPage, async () => {
         const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
           const conditions = await selection.where(tx, 4, page.after);
           const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });

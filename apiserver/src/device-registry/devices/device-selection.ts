@@ -8,7 +8,7 @@ import { isId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import { type Visibility, visibleGroups } from '../../platform/visibility.ts';
-import type { ProfileReader } from '../../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
 import { checkCustomer, customerFilter } from '../entities/customers.ts';
 import { type Conditions, type DeviceFilters, filterConditions, parseTag } from './device-filters.ts';
@@ -55,9 +55,9 @@ export interface Selection {
   where(tx: Transaction, first: number, after?: string): Promise<Conditions>;
 }
 
-/** Checks the profile of the filters and reads the profiles that tags are inherited from. */
+/** Checks the profile of the filters. */
 export async function selectDevices(
-  profiles: ProfileReader,
+  profiles: TransactionalProfileReader,
   tenantId: string,
   filters: DeviceFilters,
   { isLimited = false } = {},
@@ -66,16 +66,18 @@ export async function selectDevices(
   if (filters.profileId !== '' && !isLimited) {
     if (!isId(filters.profileId) || !(await profiles.get(tenantId, filters.profileId))) throw notFound('profile_id');
   }
-  const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
+  let inheriting: readonly (readonly string[])[] | undefined;
   return {
     where: async (tx, first, after) => {
-      const [tenant = noDefaults, , , found] = await Promise.all([
+      const [tenant = noDefaults, , , found, ofTags] = await Promise.all([
         filters.tags.length > 0 ? tenantDefaults(tx, tenantId) : undefined,
         checkGroup(tx, tenantId, filters.groupId),
         !isLimited && checkCustomer(tx, tenantId, filters.customerId ?? '', ''),
         searchDevices(tx, tenantId, filters.text, after),
+        inheriting ?? profiles.withDefaultTags(tx, tenantId, filters.tags.map(parseTag)),
       ]);
-      const rest = filterConditions(found ? { ...filters, text: '' } : filters, inheritable, tenant, first);
+      inheriting = ofTags;
+      const rest = filterConditions(found ? { ...filters, text: '' } : filters, ofTags, tenant, first);
       if (!found) return rest;
       return {
         conditions: [...rest.conditions, `d.device_id = ANY($${first + rest.values.length}::uuid[])`],

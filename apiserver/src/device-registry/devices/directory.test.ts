@@ -15,7 +15,6 @@ describe('device directory', () => {
   let profile: ProfileFacts;
   const reader: ProfileReader = {
     get: async (tenantId, id) => (tenantId === 'acme' && id === profileId ? profile : undefined),
-    list: async () => [profile],
   };
 
   beforeEach(async () => {

@@ -6,7 +6,6 @@ import type { Transaction } from '../../platform/database/database.ts';
 import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import type { Liveness } from '../liveness/liveness.ts';
 import type { MembershipListener } from './fleet-changes.ts';
-import type { LargeReads } from './large-reads.ts';
 
 /** Keeps the members of groups with a query in step with the devices. */
 export interface QueryGroupFollower {
@@ -23,5 +22,4 @@ export type RegistryParts = Pick<Platform, 'database' | 'paging' | 'clock'> & {
   readonly membership: MembershipListener;
   readonly queryGroups: QueryGroupFollower;
   readonly credentials: DeviceCredentials;
-  readonly largeReads: LargeReads;
 };

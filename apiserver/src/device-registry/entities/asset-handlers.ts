@@ -4,6 +4,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssetSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import { readSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
@@ -24,6 +25,9 @@ import {
 } from './assets.ts';
 import { checkCustomer, customerFilter } from './customers.ts';
 import type { EntityParts } from './entity-parts.ts';
+
+/** Assets of a page that waits for no turn: tags take up to 64 KiB. */
+const smallPage = 20;
 
 const updatable = ['name', 'type', 'parent_asset_id', 'customer_id', 'tags'] as const;
 
@@ -72,16 +76,22 @@ export function assetHandlers(parts: EntityParts): Implementation<typeof DeviceR
       const customerId = customerFilter(request.customerId, customer);
       const scope = [tenantId, 'assets', customerId, parentAssetId];
       const page = paging.open<string>(request, scope);
-      const rows = await database.read(tenantId, async (tx) => {
+      const cursorOf = (row: AssetRow) => row.asset_id;
+      const read = async (tx: Transaction) => {
         const [, parent] = await Promise.all([
           customer === null && checkCustomer(tx, tenantId, request.customerId, ''),
           parentAssetId !== undefined && findAsset(tx, tenantId, parentAssetId, customer),
         ]);
         if (parent === undefined) throw notFound('parent_asset_id');
-        return listAssets(tx, tenantId, { customerId, parentAssetId }, page.after, page.size + 1);
+        return readSized(page, cursorOf, (after, room) =>
+          listAssets(tx, tenantId, { customerId, parentAssetId }, after, room),
+        );
+      };
+      return paging.turns.run(tenantId, page.size, smallPage, async () => {
+        const { rows, isCut } = await database.read(tenantId, read);
+        const closed = paging.close(rows, page, scope, cursorOf, isCut);
+        return { assets: closed.rows.map(toAsset), nextPageToken: closed.nextPageToken };
       });
-      const closed = paging.close(rows, page, scope, (row) => row.asset_id);
-      return { assets: closed.rows.map(toAsset), nextPageToken: closed.nextPageToken };
     },
 
     updateAsset: async (request, { tenantId }) => {

@@ -1,6 +1,7 @@
 // SQL of assets. Every function works inside the caller's transaction.
 import { assetTreesLock, holdLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
 import { visibleTo } from '../../platform/visibility.ts';
 import { maximumLevels } from './asset-placement.ts';
@@ -95,24 +96,27 @@ export interface AssetFilters {
   readonly parentAssetId: string | undefined;
 }
 
-/** Returns at most `limit` assets after one, in order of their ids. */
+/** Returns assets after one, in order of their ids. */
 export async function listAssets(
   tx: Transaction,
   tenantId: string,
   filters: AssetFilters,
   after: string | undefined,
-  limit: number,
-): Promise<AssetRow[]> {
+  room: Room,
+): Promise<(AssetRow & SizedRow)[]> {
   const conditions = [
     ['customer_id =', filters.customerId],
     ['parent_asset_id =', filters.parentAssetId],
     ['asset_id >', after],
   ].filter(([, value]) => value !== undefined);
-  const { rows } = await tx.query<AssetRow>(
-    `SELECT ${columns} FROM assets
-     WHERE tenant_id = $1 ${conditions.map(([condition], index) => `AND ${condition} $${index + 3}`).join(' ')}
-     ORDER BY asset_id LIMIT $2`,
-    [tenantId, limit, ...conditions.map(([, value]) => value)],
+  const { rows } = await tx.query<AssetRow & SizedRow>(
+    sizedRows(
+      `SELECT ${columns}, ${jsonBytes('tags')} AS row_bytes FROM assets
+       WHERE tenant_id = $1 ${conditions.map(([condition], index) => `AND ${condition} $${index + 4}`).join(' ')}`,
+      'asset_id',
+      2,
+    ),
+    [tenantId, room.limit, room.bytes, ...conditions.map(([, value]) => value)],
   );
   return rows;
 }

@@ -7,9 +7,9 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
-import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
-import { filterConditions } from '../devices/device-filters.ts';
+import { filterConditions, parseTag } from '../devices/device-filters.ts';
 import { filtersOf } from '../devices/device-selection.ts';
 import {
   advanceWalk,
@@ -115,21 +115,15 @@ export class QueryGroups {
       queryGroups(tx, tenantId, groupId),
       tenantDefaults(tx, tenantId),
     ]);
-    const profiles = await this.profilesOf(tx, tenantId, locked);
+    const wanted = groups.map(({ group_id: id, query }) => ({ id, filters: filtersOf(readQuery(query), wholeTenant) }));
+    const tags = wanted.flatMap(({ filters }) => filters.tags.map(parseTag));
+    const profileIds = [...new Set(locked.flatMap((device) => device.profile_id ?? []))];
+    const inheriting = await this.profiles.withDefaultTags(tx, tenantId, tags, profileIds);
     const ids = locked.map((row) => row.device_id);
-    for (const { group_id: id, query } of groups) {
-      const filters = filtersOf(readQuery(query), wholeTenant);
-      await setMembers(tx, tenantId, id, ids, filterConditions(filters, profiles, defaults, 4));
+    let place = 0;
+    for (const { id, filters } of wanted) {
+      const ofTags = inheriting.slice(place, (place += filters.tags.length));
+      await setMembers(tx, tenantId, id, ids, filterConditions(filters, ofTags, defaults, 4));
     }
-  }
-
-  private async profilesOf(
-    tx: Transaction,
-    tenantId: string,
-    devices: readonly { readonly profile_id: string | null }[],
-  ): Promise<ProfileFacts[]> {
-    const ids = [...new Set(devices.flatMap((device) => device.profile_id ?? []))];
-    const found = await Promise.all(ids.map((id) => this.profiles.getWithin(tx, tenantId, id)));
-    return found.filter((profile) => profile !== undefined);
   }
 }

@@ -27,7 +27,7 @@ const pageSize = 200;
 export function exportHandler(
   parts: RegistryParts,
 ): Pick<Required<Implementation<typeof DeviceRegistryService>>, 'exportDevices'> {
-  const { database, profiles, largeReads } = parts;
+  const { database, paging, profiles } = parts;
   const slots = filesOfTenant('exports');
   const { view } = deviceMessages(parts);
   return {
@@ -57,7 +57,7 @@ export function exportHandler(
       try {
         let header = format.header;
         for (let after: string | undefined, isLast = false; !isLast;) {
-          const { text, last } = await largeReads.run(tenantId, pageSize, () => pageAfter(after));
+          const { text, last } = await paging.turns.run(tenantId, pageSize, 0, () => pageAfter(after));
           [after, isLast] = [last, last === undefined];
           // An empty export states its content type too.
           if (header + text !== '' || isLast)

@@ -119,8 +119,8 @@ class ImportRun {
   private readonly parts: RegistryParts;
   private readonly tenantId: string;
   private readonly dryRun: boolean;
-  /** The ids of the tenant's profiles by name, read when a line has a name that is not among them. */
-  private profiles = new Map<string, string>();
+  /** The ids of profiles by name, read when a line has a name that is not among them. */
+  private readonly profiles = new Map<string, string>();
   /** In a dry run, the devices that earlier lines would have created as JSON, by hardware id, and how many in all. */
   private readonly imagined = new LRUCache<string, string>({
     maxSize: rememberedBytes,
@@ -144,10 +144,12 @@ class ImportRun {
         return readDeviceLine(given.values());
       }),
     );
-    const names = lines.flatMap((line) => (line instanceof KelletError ? [] : (line.profileName ?? [])));
-    if (names.some((name) => name !== '' && !this.profiles.has(name))) {
-      const profiles = await this.parts.profiles.list(this.tenantId);
-      this.profiles = new Map(profiles.map(({ name, profileId }) => [name, profileId]));
+    const names = new Set(lines.flatMap((line) => (line instanceof KelletError ? [] : (line.profileName ?? []))));
+    const unknown = [...names].filter((name) => name !== '' && !this.profiles.has(name));
+    if (unknown.length > 0) {
+      const { database, profiles } = this.parts;
+      const found = await database.read(this.tenantId, (tx) => profiles.idsByName(tx, this.tenantId, unknown));
+      for (const [name, profileId] of found) this.profiles.set(name, profileId);
     }
     for (const [index, line] of lines.entries()) {
       const profileId = attempt(() => {

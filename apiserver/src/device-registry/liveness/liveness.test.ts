@@ -16,7 +16,7 @@ describe('liveness', () => {
   let clock: MovableClock;
   let liveness: Liveness;
   const running: Liveness[] = [];
-  const profiles = { get: async () => undefined, list: async () => [] };
+  const profiles = { get: async () => undefined };
 
   beforeEach(async () => {
     test = await createTestDatabase();

@@ -1,5 +1,6 @@
 // Opaque cursor paging, the same for every list (AIP-158).
 import { createHmac, timingSafeEqual } from 'node:crypto';
+import { LargeReads } from '../concurrency/large-reads.ts';
 import { invalidArgument } from '../errors.ts';
 
 const defaultPageSize = 50;
@@ -15,6 +16,8 @@ export interface Page<Cursor> {
 
 /** Creates and opens page tokens. A token is bound to its tenant, list and filters by an HMAC. */
 export class Paging {
+  /** Turns of large pages. */
+  readonly turns = new LargeReads();
   private readonly key: Buffer;
 
   constructor(key: Buffer) {

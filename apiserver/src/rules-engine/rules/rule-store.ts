@@ -2,6 +2,7 @@
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { AlarmSeverity } from '../../device-registry/alarms/alarm-store.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { alreadyExists, notFound, resourceExhausted, sqlState } from '../../platform/errors.ts';
 
 /** An action as stored; the secret of a webhook is sealed. */
@@ -36,10 +37,10 @@ export interface RuleRow extends RuleDefinition {
 
 type Row = RuleRow & Record<string, unknown>;
 
-const selectRules = `SELECT r.rule_id, name, expression, profile_id, device_group_id, severity, alarm_type,
+const columns = `r.rule_id, name, expression, profile_id, device_group_id, severity, alarm_type,
     clear_expression, for_seconds, cooldown_seconds, actions, enabled, version, created_at, updated_at,
-    coalesce(p.matches, 0) AS matches, coalesce(nullif(p.evaluation_error, ''), p.action_error, '') AS last_error
-  FROM rules r LEFT JOIN rule_reports p USING (tenant_id, rule_id)`;
+    coalesce(p.matches, 0) AS matches, coalesce(nullif(p.evaluation_error, ''), p.action_error, '') AS last_error`;
+const reportedRules = 'rules r LEFT JOIN rule_reports p USING (tenant_id, rule_id)';
 
 /** Greatest number of rules of a tenant: every one may be evaluated for every point. */
 const maxRules = 1000;
@@ -67,7 +68,7 @@ export async function currentRevision(tx: Transaction, tenantId: string): Promis
 /** Returns a rule. Throws NOT_FOUND. */
 export async function getRule(tx: Transaction, tenantId: string, ruleId: string): Promise<RuleRow> {
   const { rows } = await tx.query<Row>(
-    `${selectRules} WHERE r.tenant_id = $1 AND r.rule_id = $2 AND deleted_at IS NULL`,
+    `SELECT ${columns} FROM ${reportedRules} WHERE r.tenant_id = $1 AND r.rule_id = $2 AND deleted_at IS NULL`,
     [tenantId, ruleId],
   );
   if (!rows[0]) throw notFound('rule');
@@ -78,20 +79,33 @@ export async function getRule(tx: Transaction, tenantId: string, ruleId: string)
 export async function listRules(
   tx: Transaction,
   tenantId: string,
-  { enabled, after, limit }: { enabled?: boolean | undefined; after?: string | undefined; limit: number },
-): Promise<RuleRow[]> {
-  const { rows } = await tx.query<Row>(
-    `${selectRules} WHERE r.tenant_id = $1 AND deleted_at IS NULL
-       AND ($2::boolean IS NULL OR enabled = $2) AND ($3::uuid IS NULL OR r.rule_id > $3)
-     ORDER BY r.rule_id LIMIT $4`,
-    [tenantId, enabled ?? null, after ?? null, limit],
+  enabled: boolean | undefined,
+  after: string | undefined,
+  room: Room,
+): Promise<(RuleRow & SizedRow)[]> {
+  const { rows } = await tx.query<Row & SizedRow>(
+    sizedRows(
+      `SELECT ${columns},
+         ${jsonBytes('actions')} + octet_length(expression) + octet_length(clear_expression) AS row_bytes
+       FROM ${reportedRules} WHERE r.tenant_id = $1 AND deleted_at IS NULL
+         AND ($2::boolean IS NULL OR enabled = $2) AND ($3::uuid IS NULL OR r.rule_id > $3)`,
+      'rule_id',
+      4,
+    ),
+    [tenantId, enabled ?? null, after ?? null, room.limit, room.bytes],
   );
   return rows;
 }
 
 /** Returns the tenant's enabled rules. */
-export const enabledRules = (tx: Transaction, tenantId: string): Promise<RuleRow[]> =>
-  listRules(tx, tenantId, { enabled: true, limit: maxRules });
+export async function enabledRules(tx: Transaction, tenantId: string): Promise<RuleRow[]> {
+  const { rows } = await tx.query<Row>(
+    `SELECT ${columns} FROM ${reportedRules} WHERE r.tenant_id = $1 AND enabled AND deleted_at IS NULL
+     ORDER BY r.rule_id LIMIT $2`,
+    [tenantId, maxRules],
+  );
+  return rows;
+}
 
 /** Inserts a rule. Throws ALREADY_EXISTS for a taken name and RESOURCE_EXHAUSTED when the tenant has too many. */
 export async function insertRule(

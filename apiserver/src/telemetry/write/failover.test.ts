@@ -62,7 +62,7 @@ describe('a promoted replica that lacks the last rows', function () {
     broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, logger);
     await eventually(() => broker.isConnected);
     platform = testPlatform(database, broker, { KELLET_BATCH_POINTS: '10', KELLET_BATCH_SECONDS: '1' });
-    directory = new DeviceDirectory(database, { get: async () => undefined, list: async () => [] });
+    directory = new DeviceDirectory(database, { get: async () => undefined });
     liveness = new Liveness(database, directory, systemClock, logger);
     liveness.start();
     telemetry = createTelemetry(platform, directory, liveness, { maintenanceMilliseconds: 500 });

@@ -37,7 +37,8 @@ const profiles: TransactionalProfileReader = {
     ...{ profileId, name: 'sensor', type: 'sensor', defaultTags: {}, offlineAfterSeconds: 0 },
     ...{ telemetrySchema: undefined, anchoringMode: undefined, otaPolicy: undefined },
   }),
-  list: async () => [],
+  withDefaultTags: async () => [],
+  idsByName: async () => new Map(),
 };
 
 describe('delivery of a rollout’s commands', () => {

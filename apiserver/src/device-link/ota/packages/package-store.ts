@@ -1,6 +1,7 @@
 // The SQL of packages.
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../../platform/database/sized-rows.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { namespaceOf, trustedKeysOf } from '../../../policies/tenant-reader.ts';
@@ -168,22 +169,25 @@ export async function findPackageByResource(
   return rows[0];
 }
 
-/** Returns packages in order of creation after the id `after`, one more than the page. */
+/** Returns packages in order of creation after the id `after`. */
 export async function listPackages(
   tx: Transaction,
   tenantId: string,
   filter: { type?: string; status?: string },
   after: string | undefined,
-  size: number,
-): Promise<PackageRow[]> {
-  const { rows } = await tx.query<Row>(
-    `SELECT ${columns} FROM ota_packages
-     WHERE tenant_id = $1 AND deleted_at IS NULL
-       AND ($2::text IS NULL OR type = $2) AND ($3::text IS NULL OR status = $3)
-       AND ($4::uuid IS NULL OR (created_at, package_id) >
-         (SELECT created_at, package_id FROM ota_packages WHERE tenant_id = $1 AND package_id = $4))
-     ORDER BY created_at, package_id LIMIT $5`,
-    [tenantId, filter.type, filter.status, after, size + 1],
+  room: Room,
+): Promise<(PackageRow & SizedRow)[]> {
+  const { rows } = await tx.query<Row & SizedRow>(
+    sizedRows(
+      `SELECT ${columns}, octet_length(release_notes) + ${jsonBytes('compatibility')} AS row_bytes FROM ota_packages
+       WHERE tenant_id = $1 AND deleted_at IS NULL
+         AND ($2::text IS NULL OR type = $2) AND ($3::text IS NULL OR status = $3)
+         AND ($4::uuid IS NULL OR (created_at, package_id) >
+           (SELECT created_at, package_id FROM ota_packages WHERE tenant_id = $1 AND package_id = $4))`,
+      'created_at, package_id',
+      5,
+    ),
+    [tenantId, filter.type, filter.status, after, room.limit, room.bytes],
   );
   return rows;
 }

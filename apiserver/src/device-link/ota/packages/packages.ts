@@ -22,6 +22,7 @@ import { notifyChanged } from '../../../control/changes.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { readSized } from '../../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
@@ -62,6 +63,9 @@ import { updatePackage } from './package-update.ts';
 import { packageProblem } from './package-validation.ts';
 import { isSigned, signatureState } from './signature.ts';
 import { Uploads } from './uploads.ts';
+
+/** Packages of a page that waits for no turn: release notes take up to 16 KiB. */
+const smallPage = 100;
 
 type OtaPackage = MessageInitShape<typeof OtaPackageSchema>;
 type Observed = MessageInitShape<typeof OtaPackageObservedSchema>;
@@ -161,9 +165,14 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
     };
     const scope = [tenantId, 'packages', filter];
     const page = this.paging.open<string>(request, scope);
-    const found = await this.database.read(tenantId, (tx) => listPackages(tx, tenantId, filter, page.after, page.size));
-    const { rows, nextPageToken } = this.paging.close(found, page, scope, (row) => row.package_id);
-    return { packages: rows.map(toPackage), nextPageToken };
+    const cursorOf = (row: PackageRow) => row.package_id;
+    return this.paging.turns.run(tenantId, page.size, smallPage, async () => {
+      const found = await this.database.read(tenantId, (tx) =>
+        readSized(page, cursorOf, (after, room) => listPackages(tx, tenantId, filter, after, room)),
+      );
+      const { rows, nextPageToken } = this.paging.close(found.rows, page, scope, cursorOf, found.isCut);
+      return { packages: rows.map(toPackage), nextPageToken };
+    });
   }
 
   /** Changes the mutable fields of a package. */

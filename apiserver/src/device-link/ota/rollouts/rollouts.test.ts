@@ -65,7 +65,8 @@ describe('rollouts on a database', () => {
             otaPolicy: undefined,
           }
         : undefined,
-    list: async () => [],
+    withDefaultTags: async () => [],
+    idsByName: async () => new Map(),
   };
   let applier: RolloutApplier;
   let driver: RolloutDriver;

@@ -17,7 +17,6 @@ import { RefusalError } from '../../../control/applier.ts';
 import type { ChangeCoalescer } from '../../../control/changes.ts';
 import { deviceHandlers } from '../../../device-registry/devices/device-handlers.ts';
 import { DeviceDirectory } from '../../../device-registry/devices/directory.ts';
-import { LargeReads } from '../../../device-registry/devices/large-reads.ts';
 import { QueryGroups } from '../../../device-registry/groups/query-groups.ts';
 import { Liveness } from '../../../device-registry/liveness/liveness.ts';
 import { AuditTrail } from '../../../platform/audit/audit-trail.ts';
@@ -167,7 +166,6 @@ export async function openRolloutFixture(): Promise<RolloutFixture> {
     ...{ database, paging, clock, profiles, liveness, membership, groupUsage: templatesOfGroup },
     queryGroups: new QueryGroups(database, profiles, logger),
     credentials: deviceCredentials(clock),
-    largeReads: new LargeReads(),
   });
   const dispatcher = provisioningDispatcher(database);
   const { claimDevice } = claimMethod({

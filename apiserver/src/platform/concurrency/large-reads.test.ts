@@ -1,13 +1,13 @@
 import { expect } from 'chai';
 import { LargeReads } from './large-reads.ts';
 
-describe('reads of many devices', () => {
+describe('large reads', () => {
   it('are made a few at a time, those of another tenant at once, and small ones always', async () => {
     const reads = new LargeReads();
     const begun: string[] = [];
     const waiting = new Map<string, () => void>();
-    const read = (name: string, tenant: string, devices: number) =>
-      reads.run(tenant, devices, async () => {
+    const read = (name: string, tenant: string, rows: number) =>
+      reads.run(tenant, rows, 100, async () => {
         begun.push(name);
         await new Promise<void>((resolve) => waiting.set(name, resolve));
       });

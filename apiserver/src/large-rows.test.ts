@@ -1,0 +1,143 @@
+// Pages of lists whose rows are as large as the limits allow, read from a running process.
+import { expect } from 'chai';
+import { insertUser } from './auth/accounts/account-store.ts';
+import { hashPassword } from './auth/accounts/passwords.ts';
+import { newId } from './platform/ids.ts';
+import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
+import { fillTenant } from './tenant-data/testing/test-rows.ts';
+import { type TestProcess, TestProcesses } from './testing/test-process.ts';
+
+const tenantId = 'large';
+const password = 'correct horse battery';
+const mebibyte = 2 ** 20;
+
+/** A list, and copies of one of its rows with large columns. */
+interface List {
+  readonly route: string;
+  /** The field of the response that has the items, and that of an item with its id. */
+  readonly field: string;
+  readonly id: string;
+  readonly table: string;
+  readonly rows: number;
+  /** The columns of row `n` as SQL. */
+  readonly columns: Readonly<Record<string, string>>;
+  readonly order: string;
+}
+
+/** SQL of a JSON object with so many random texts of 1 KB. */
+const texts = (count: number) =>
+  `(SELECT jsonb_object_agg('k' || i, repeat(md5((n * 1000 + i)::text), 32)) FROM generate_series(1, ${count}) AS i)`;
+const lists: readonly List[] = [
+  {
+    ...{ route: 'devices/{device_id}/rpc', field: 'commands', id: 'correlation_id', table: 'device_commands', rows: 8 },
+    columns: {
+      correlation_id: 'gen_random_uuid()',
+      status: `'successful'`,
+      response: texts(900),
+      idempotency_key: 'NULL',
+    },
+    order: 'created_at, correlation_id',
+  },
+  {
+    ...{ route: 'assets', field: 'assets', id: 'asset_id', table: 'assets', rows: 100 },
+    columns: { asset_id: 'gen_random_uuid()', tags: texts(64) },
+    order: 'asset_id',
+  },
+  {
+    ...{ route: 'profiles', field: 'profiles', id: 'profile_id', table: 'profiles', rows: 10 },
+    columns: {
+      ...{ profile_id: 'gen_random_uuid()', name: `'large ' || n`, resource_name: `'large-' || n` },
+      document: `jsonb_build_object('default_tags', ${texts(600)})`,
+    },
+    order: 'name COLLATE "C", profile_id',
+  },
+  {
+    ...{ route: 'ota/packages', field: 'packages', id: 'package_id', table: 'ota_packages', rows: 200 },
+    columns: {
+      ...{ package_id: 'gen_random_uuid()', name: `'large-' || n`, display_name: `'large ' || n` },
+      release_notes: `repeat(md5(n::text), 512)`,
+    },
+    order: 'created_at, package_id',
+  },
+  {
+    ...{ route: 'rules', field: 'rules', id: 'rule_id', table: 'rules', rows: 10 },
+    columns: {
+      ...{ rule_id: 'gen_random_uuid()', name: `'large ' || n`, enabled: 'false' },
+      actions: `jsonb_build_array(jsonb_build_object('kind', 'rpc', 'method', 'm', 'params', ${texts(600)}))`,
+    },
+    order: 'rule_id',
+  },
+];
+
+describe('lists of large rows', function () {
+  this.timeout(60_000);
+  let test: TestDatabase;
+  let processes: TestProcesses;
+  let process: TestProcess;
+  let token: string;
+  let deviceId: string;
+
+  before(async () => {
+    test = await createTestDatabase();
+    await fillTenant(test.database, tenantId);
+    const user = { userId: newId(), tenantId, email: 'admin@large.test', name: '', role: 'tenant_admin' } as const;
+    const passwordHash = await hashPassword(password);
+    await test.database.system(async (tx) => {
+      await insertUser(tx, { ...user, passwordHash, disabled: false });
+      const { rows: devices } = await tx.query<{ id: string }>(
+        `UPDATE device_commands SET device_id = (SELECT device_id FROM devices WHERE tenant_id = $1 LIMIT 1)
+         WHERE tenant_id = $1 RETURNING device_id AS id`,
+        [tenantId],
+      );
+      deviceId = devices[0]!.id;
+      for (const { table, columns, rows } of lists) {
+        const record = Object.entries(columns).map(([name, value]) => `'${name}', ${value}`);
+        await tx.query(
+          `INSERT INTO ${table} SELECT filled.*
+           FROM (SELECT h AS held FROM ${table} AS h WHERE tenant_id = $1 LIMIT 1) AS one, generate_series(1, $2::int4) AS n,
+             LATERAL jsonb_populate_record(one.held, jsonb_build_object(${record.join(', ')})) AS filled`,
+          [tenantId, rows],
+        );
+      }
+    });
+    processes = await TestProcesses.create(test.url);
+    process = await processes.start({ KELLET_ACCESS_LOG: 'off' });
+    const login = await fetch(`http://127.0.0.1:${process.ports.restPort}/api/v1/auth/login`, {
+      method: 'POST',
+      body: JSON.stringify({ email: user.email, password }),
+    });
+    token = ((await login.json()) as { access_token: string }).access_token;
+  });
+  after(async () => {
+    await processes?.kill();
+    await processes?.remove();
+    await test?.drop();
+  });
+
+  for (const { route, field, id, table, order } of lists) {
+    it(`ends pages of ${field} early, and none is missing`, async () => {
+      const path = `http://127.0.0.1:${process.ports.restPort}/api/v1/${route.replace('{device_id}', deviceId)}`;
+      const ids: string[] = [];
+      let pages = 0;
+      let pageToken = '';
+      do {
+        const response = await fetch(`${path}?page_size=500&page_token=${encodeURIComponent(pageToken)}`, {
+          headers: { authorization: `Bearer ${token}` },
+        });
+        const text = await response.text();
+        expect(response.status, text.slice(0, 200)).to.equal(200);
+        expect(text.length).to.be.below(2.1 * mebibyte);
+        const body = JSON.parse(text) as Record<string, Record<string, string>[]> & { next_page_token: string };
+        expect(body[field]).not.to.deep.equal([]);
+        ids.push(...body[field]!.map((item) => item[id]!));
+        pageToken = body.next_page_token;
+        pages += 1;
+      } while (pageToken !== '');
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ id: string }>(`SELECT ${id} AS id FROM ${table} WHERE tenant_id = $1 ORDER BY ${order}`, [tenantId]),
+      );
+      expect(ids).to.deep.equal(rows.map((row) => row.id));
+      expect(pages).to.be.above(2);
+    });
+  }
+});
