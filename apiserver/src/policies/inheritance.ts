@@ -14,6 +14,8 @@ export interface TenantDefaultFacts {
   /** 0: the platform's default. */
   readonly offlineAfterSeconds: number;
   readonly otaPolicy: OtaPolicy | undefined;
+  /** Another one for other defaults. */
+  readonly revision?: string;
 }
 
 /** A device's own values. */

@@ -18,6 +18,8 @@ export interface ProfileFacts {
   readonly offlineAfterSeconds: number;
   /** Undefined: the platform's defaults. */
   readonly otaPolicy: OtaPolicy | undefined;
+  /** Another one for any other state of the profile. */
+  readonly revision?: string;
 }
 
 /** A tag of a device. */
@@ -28,7 +30,8 @@ export interface Tag {
 
 /** Read access to the profiles of a tenant. Profiles that do not exist, or belong to another tenant, are undefined. */
 export interface ProfileReader {
-  get(tenantId: string, profileId: string): Promise<ProfileFacts | undefined>;
+  /** `known` is returned itself while the profile is as it was then; so its schema need not be read and kept again. */
+  get(tenantId: string, profileId: string, known?: ProfileFacts): Promise<ProfileFacts | undefined>;
 }
 
 /** Also reads profiles inside a transaction, for decisions under a lock. */

@@ -74,10 +74,25 @@ function readTenantDefaults(column: JsonValue): TenantDefaultFacts {
 /** Of a tenant that sets none. */
 export const noDefaults = readTenantDefaults({});
 
-/** Returns a tenant's defaults, or undefined if there is no such tenant. */
-export async function tenantDefaults(tx: Transaction, tenantId: string): Promise<TenantDefaultFacts | undefined> {
-  const column = await valueOf<JsonValue>(tx, tenantId, 'defaults');
-  return column === undefined ? undefined : readTenantDefaults(column);
+/**
+ * Returns a tenant's defaults, or undefined if there is no such tenant. `known` is returned itself if they are still the same, and is
+ * not read again.
+ */
+export async function tenantDefaults(
+  tx: Transaction,
+  tenantId: string,
+  known?: TenantDefaultFacts,
+): Promise<TenantDefaultFacts | undefined> {
+  const { rows } = await tx.query<{ revision: string; defaults: JsonValue }>(
+    `SELECT revision, CASE WHEN revision = $2 THEN NULL ELSE defaults END AS defaults
+     FROM (SELECT defaults, md5(defaults::text) AS revision FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL) AS t`,
+    [tenantId, known?.revision ?? ''],
+  );
+  const [row] = rows;
+  if (!row) return undefined;
+  return known && row.revision === known.revision
+    ? known
+    : { ...readTenantDefaults(row.defaults), revision: row.revision };
 }
 
 /** Throws PERMISSION_DENIED if a tenant is suspended or deleted. */

@@ -84,6 +84,35 @@ export async function findProfile(
   return rows[0];
 }
 
+/** Returns the profile with this id and its revision, which every change of the row changes, or undefined. */
+export async function findRevision(
+  tx: Transaction,
+  tenantId: string,
+  profileId: string,
+  lock: '' | 'FOR KEY SHARE' = '',
+): Promise<(ProfileRow & { revision: string }) | undefined> {
+  const { rows } = await tx.query<ProfileRow & { revision: string }>(
+    `SELECT ${columns}, xmin::text AS revision FROM profiles WHERE tenant_id = $1 AND profile_id = $2 ${lock}`,
+    [tenantId, profileId],
+  );
+  return rows[0];
+}
+
+/** Reports whether the profile has this revision. */
+export async function hasRevision(
+  tx: Transaction,
+  tenantId: string,
+  profileId: string,
+  revision: string,
+): Promise<boolean> {
+  const { rows } = await tx.query('SELECT FROM profiles WHERE tenant_id = $1 AND profile_id = $2 AND xmin::text = $3', [
+    tenantId,
+    profileId,
+    revision,
+  ]);
+  return rows.length > 0;
+}
+
 /** Returns a profile with this name, or undefined. */
 export async function findProfileByName(
   tx: Transaction,

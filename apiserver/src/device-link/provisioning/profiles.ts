@@ -20,6 +20,8 @@ import { checkProfile } from './profile-rules.ts';
 import {
   findProfile,
   findProfileByName,
+  findRevision,
+  hasRevision,
   listProfiles,
   type ProfileCursor,
   type ProfileRow,
@@ -28,7 +30,7 @@ import {
   toProfile,
 } from './profile-store.ts';
 
-function toFacts(row: ProfileRow): ProfileFacts {
+function toFacts(row: ProfileRow & { revision: string }): ProfileFacts {
   const profile = toProfile(row);
   return {
     profileId: profile.profileId,
@@ -39,18 +41,23 @@ function toFacts(row: ProfileRow): ProfileFacts {
     anchoringMode: anchoringModeName(profile.anchoringPolicy?.mode),
     offlineAfterSeconds: profile.offlineAfterSeconds,
     otaPolicy: profile.otaPolicy,
+    revision: row.revision,
   };
 }
 
 /** Returns a reader of profiles for the services whose devices inherit from them. */
 export const createProfileReader = (database: Database): TransactionalProfileReader => ({
-  async get(tenantId, profileId) {
+  async get(tenantId, profileId, known) {
     if (!isId(profileId)) return undefined;
-    const row = await database.read(tenantId, (tx) => findProfile(tx, tenantId, profileId));
+    const { revision } = known ?? {};
+    const isKnown =
+      revision !== undefined && (await database.read(tenantId, (tx) => hasRevision(tx, tenantId, profileId, revision)));
+    if (isKnown) return known;
+    const row = await database.read(tenantId, (tx) => findRevision(tx, tenantId, profileId));
     return row && toFacts(row);
   },
   async getWithin(tx, tenantId, profileId, lock) {
-    const row = await findProfile(tx, tenantId, profileId, lock);
+    const row = await findRevision(tx, tenantId, profileId, lock);
     return row && toFacts(row);
   },
   withDefaultTags: profilesWithTags,

@@ -1,5 +1,6 @@
 import { expect } from 'chai';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
@@ -157,6 +158,108 @@ describe('device directory', () => {
         WHERE datname = current_database() AND application_name = 'kellet-listener'`);
     });
     await eventually(async () => (await nameOf(id)) === 'missed');
+  });
+
+  describe('with large schemas', () => {
+    const keys = Object.fromEntries(
+      Array.from({ length: 16 }, (_, key) => [
+        `k${key}`,
+        { type: 'string', enum: Array.from({ length: 128 }, (__, value) => `v${value}`) },
+      ]),
+    );
+    const insertProfile = async () => {
+      const id = newId();
+      await test.database.tenant('acme', (tx) =>
+        tx.query(
+          `INSERT INTO profiles (tenant_id, profile_id, namespace, resource_name, name, document)
+           VALUES ('acme', $1, 'ns', $2, $2, $3)`,
+          [id, id, JSON.stringify({ type: 'first', telemetry_schema: { keys } })],
+        ),
+      );
+      return id;
+    };
+    const schemaOf = async (id: string) => (await facts(id))!.telemetrySchema!;
+    const withRoom = async (bytes: number) => {
+      directory = new DeviceDirectory(test.database, createProfileReader(test.database), bytes);
+      await listening();
+    };
+
+    it('holds the schema of a profile once, however its devices are looked up', async () => {
+      await withRoom(1_000_000);
+      const profileOf = await insertProfile();
+      const devices = await Promise.all(Array.from({ length: 6 }, () => make(profileOf)));
+      await settled();
+      const [first, ...others] = devices.slice(0, 3);
+      const schema = await schemaOf(first!);
+      expect(Object.keys(schema.keys)).to.have.length(16);
+      for (const id of others) expect(await schemaOf(id)).to.equal(schema);
+      // Also those that are looked up at once.
+      const together = await Promise.all(devices.slice(3).map(schemaOf));
+      for (const one of together) expect(one).to.equal(schema);
+    });
+
+    it('holds the schema that a tenant’s devices without a profile have once', async () => {
+      await withRoom(1_000_000);
+      await test.database.system((tx) =>
+        tx.query(`UPDATE tenants SET defaults = $1 WHERE tenant_id = 'acme'`, [
+          JSON.stringify({ telemetry_schema: { keys } }),
+        ]),
+      );
+      const [first, second, third] = [await make(), await make(), await make()];
+      await settled();
+      const schema = await schemaOf(first);
+      expect(await schemaOf(second)).to.equal(schema);
+      await test.database.system((tx) =>
+        tx.query(`UPDATE tenants SET defaults = '{"telemetry_schema": {"keys": {}}}' WHERE tenant_id = 'acme'`),
+      );
+      expect((await schemaOf(third)).keys).to.deep.equal({});
+    });
+
+    it('shows a change of the profile to a device that is looked up afterwards', async () => {
+      await withRoom(1_000_000);
+      const profileOf = await insertProfile();
+      const [first, second] = [await make(profileOf), await make(profileOf)];
+      await settled();
+      expect((await facts(first))!.type).to.equal('first');
+      await test.database.system((tx) =>
+        tx.query(`UPDATE profiles SET document = document || '{"type": "second"}' WHERE profile_id = $1`, [profileOf]),
+      );
+      expect((await facts(second))!.type).to.equal('second');
+    });
+
+    it('is bounded in bytes with the schemas, and counts a schema once', async () => {
+      await withRoom(300_000);
+      const schemas = await Promise.all(Array.from({ length: 6 }, insertProfile));
+      const many = await Promise.all(Array.from({ length: 20 }, () => make(schemas[0])));
+      const others = await Promise.all(schemas.slice(1).map((id) => make(id)));
+      await settled();
+      const cached = async (ids: readonly string[]) => {
+        for (const id of ids) await rename(id, 'second', false);
+        const names = await Promise.all(ids.map(nameOf));
+        for (const id of ids) await rename(id, 'first', true);
+        await settled();
+        return names.filter((name) => name === 'first').length;
+      };
+      for (const id of many) await facts(id);
+      expect(await cached(many)).to.equal(20);
+      // A schema takes some 70,000 bytes.
+      for (const id of others) await facts(id);
+      expect(await cached(others.toReversed())).to.be.within(3, 4);
+    });
+
+    it('has room again for others once the devices with large schemas have gone', async () => {
+      await withRoom(300_000);
+      for (let round = 0; round < 8; round += 1) {
+        const id = await make(await insertProfile());
+        await facts(id);
+        directory.evict('acme', id);
+      }
+      const plain = await Promise.all(Array.from({ length: 100 }, () => make()));
+      await settled();
+      for (const id of plain) await facts(id);
+      for (const id of plain) await rename(id, 'second', false);
+      expect(await Promise.all(plain.map(nameOf))).to.deep.equal(plain.map(() => 'first'));
+    });
   });
 
   describe('by references', () => {

@@ -6,6 +6,7 @@ import { isId } from '../../platform/ids.ts';
 import { type DeviceFacts, inherit, type TenantDefaultFacts } from '../../policies/inheritance.ts';
 import type { ProfileFacts, ProfileReader } from '../../policies/profile-reader.ts';
 import { tenantDefaults } from '../../policies/tenant-reader.ts';
+import { type Share, SharedFacts } from './shared-facts.ts';
 
 export type { DeviceFacts } from '../../policies/inheritance.ts';
 
@@ -14,11 +15,14 @@ class Entry {
   readonly tenantId: string;
   /** Undefined once the entry has left the cache. */
   facts: DeviceFacts | undefined;
+  /** What it inherits. */
+  readonly share: Share;
 
-  constructor(directory: DeviceDirectory, tenantId: string, facts: DeviceFacts) {
+  constructor(directory: DeviceDirectory, tenantId: string, facts: DeviceFacts, share: Share) {
     this.directory = directory;
     this.tenantId = tenantId;
     this.facts = facts;
+    this.share = share;
   }
 }
 
@@ -38,7 +42,7 @@ interface Load {
   allChanged: boolean;
 }
 
-/** Roughly what an entry takes in memory. Schemas and policies do not count: the devices of a profile share them. */
+/** Roughly what an entry takes in memory, without the schema and the policy that it shares with others. */
 const bytesOf = ({ facts }: Entry): number =>
   1000 + Object.entries(facts!.effectiveTags).reduce((sum, [key, value]) => sum + key.length + value.length + 80, 0);
 
@@ -60,6 +64,9 @@ export class DeviceDirectory {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
   private readonly entries: LRUCache<string, Entry>;
+  private readonly maximumBytes: number;
+  private readonly sharedProfiles = new SharedFacts<ProfileFacts>();
+  private readonly sharedDefaults = new SharedFacts<TenantDefaultFacts>();
   private readonly loads = new Set<Load>();
   private listening = false;
   private requests = 0;
@@ -68,10 +75,14 @@ export class DeviceDirectory {
   constructor(database: Database, profiles: ProfileReader, maximumBytes = 200 * 2 ** 20) {
     this.database = database;
     this.profiles = profiles;
+    this.maximumBytes = maximumBytes;
     this.entries = new LRUCache({
       maxSize: maximumBytes,
       sizeCalculation: bytesOf,
-      dispose: (entry) => (entry.facts = undefined),
+      dispose: (entry) => {
+        entry.facts = undefined;
+        entry.share.release();
+      },
     });
     database.listen(
       [deviceChannel, profileChannel, tenantChannel],
@@ -164,7 +175,7 @@ export class DeviceDirectory {
     try {
       const [defaults, { rows }] = await this.database.read(tenantId, (tx) =>
         Promise.all([
-          tenantDefaults(tx, tenantId),
+          tenantDefaults(tx, tenantId, this.sharedDefaults.get(tenantId)),
           tx.query<OwnRow>(
             `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, customer_id, tags FROM devices
              WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
@@ -173,12 +184,25 @@ export class DeviceDirectory {
         ]),
       );
       if (defaults === undefined) return new Map();
-      const profiles = await this.profilesOf(tenantId, rows);
-      const facts = resolve(tenantId, rows, profiles, defaults);
+      const read = await this.profilesOf(tenantId, rows);
+      // Other loads have read the same, and what they have kept is used from here on.
+      const profiles = new Map(
+        [...read].map(([id, profile]) => [id, this.sharedProfiles.same(`${tenantId}/${id}`, profile)]),
+      );
+      const inherited = this.sharedDefaults.same(tenantId, defaults);
+      const facts = resolve(tenantId, rows, profiles, inherited);
       for (const [id, device] of facts) {
         if (load.allChanged || load.changed.has(id)) continue;
-        this.entries.set(device.key ?? `${tenantId}/${id}`, new Entry(this, tenantId, device));
+        const profile = profiles.get(device.profileId);
+        const share = profile
+          ? this.sharedProfiles.use(`${tenantId}/${device.profileId}`, profile)
+          : this.sharedDefaults.use(tenantId, inherited);
+        const [key, entry] = [device.key ?? `${tenantId}/${id}`, new Entry(this, tenantId, device, share)];
+        this.entries.set(key, entry);
+        // One that is larger than the cache is not kept.
+        if (this.entries.peek(key) !== entry) share.release();
       }
+      this.shrink();
       return facts;
     } finally {
       this.loads.delete(load);
@@ -189,10 +213,16 @@ export class DeviceDirectory {
     const ids = new Set(rows.flatMap((row) => (row.profile_id ? [row.profile_id] : [])));
     const profiles = new Map<string, ProfileFacts>();
     for (const id of ids) {
-      const profile = await this.profiles.get(tenantId, id);
+      const profile = await this.profiles.get(tenantId, id, this.sharedProfiles.get(`${tenantId}/${id}`));
       if (profile) profiles.set(id, profile);
     }
     return profiles;
+  }
+
+  /** Evicts devices until those that are left fit with what they share. */
+  private shrink(): void {
+    const bytes = () => this.entries.calculatedSize + this.sharedProfiles.bytes + this.sharedDefaults.bytes;
+    while (bytes() > this.maximumBytes && this.entries.size > 1) this.entries.pop();
   }
 
   private forget(channel: string, payload: string): void {
