@@ -25,14 +25,21 @@ import {
   fetchUserInfo,
   type ServerMetadata,
 } from 'openid-client';
+import { memoryOf } from '../../platform/memory-of.ts';
 import { guardedFetch } from '../../platform/outbound/guarded-fetch.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { isText } from './logout-claims.ts';
+import { documentBytes, keptError, keptKeys, keptMetadata } from './provider-documents.ts';
 import type { PersonClaims } from './provider-fields.ts';
 
 /** How long the discovered configuration of an issuer is used; its keys are read for each sign-in. */
 const discoveryMilliseconds = 5 * 60_000;
 const failureMilliseconds = 5_000;
+/** Memory of all metadata, and of all keys. */
+const cacheBytes = 8 * 2 ** 20;
+/** An error of a discovery with its causes, and keys before they have been read. */
+const errorBytes = 4000;
+const emptyKeysBytes = 2000;
 
 /** A client at a provider. */
 export interface ProviderClient {
@@ -77,20 +84,31 @@ export interface StatedPerson {
 /** A client of OpenID Connect providers. */
 export class OpenidProviders {
   private readonly fetch: CustomFetch;
+  /** The same for metadata and keys, which are small. */
+  private readonly fetchDocument: CustomFetch;
   /** Discovered metadata by issuer, or the error that prevented its discovery. */
   private readonly discovered = new LRUCache<string, ServerMetadata | Error>({
-    max: 1000,
+    maxSize: cacheBytes,
+    sizeCalculation: (metadata) => 1000 + (metadata instanceof Error ? errorBytes : memoryOf(metadata)),
     ttl: discoveryMilliseconds,
   });
   private readonly running = new Map<string, Promise<ServerMetadata>>();
   /** Keys by their URL. */
-  private readonly keys = new LRUCache<string, JWTVerifyGetKey>({ max: 1000 });
+  private readonly keys = new LRUCache<string, JWTVerifyGetKey>({ maxSize: cacheBytes });
 
   constructor(guard: OutboundGuard) {
-    this.fetch = (url, { method, headers, body }) => {
-      const text = body === undefined || body === null ? undefined : bodyText(body);
-      return guardedFetch(guard, url, { method, headers, ...(text === undefined ? {} : { body: text }) });
-    };
+    const fetchUpTo =
+      (maximumBytes?: number): CustomFetch =>
+      (url, { method, headers, body }) => {
+        const text = body === undefined || body === null ? undefined : bodyText(body);
+        return guardedFetch(guard, url, {
+          ...{ method, headers },
+          ...(text === undefined ? {} : { body: text }),
+          ...(maximumBytes === undefined ? {} : { maximumBytes }),
+        });
+      };
+    this.fetch = fetchUpTo();
+    this.fetchDocument = fetchUpTo(documentBytes);
   }
 
   /** Returns the URL at which a person signs in. Throws when the provider's configuration cannot be read or used. */
@@ -170,10 +188,19 @@ export class OpenidProviders {
     if (known) return known;
     const made = createRemoteJWKSet(new URL(url), {
       ...{ cacheMaxAge: keysMilliseconds, cooldownDuration: rereadMilliseconds },
-      [customKeyFetch]: (text, { method, headers }) =>
-        this.fetch(text, { method, headers: Object.fromEntries(headers), body: undefined, redirect: 'manual' }),
+      [customKeyFetch]: async (text, { method, headers }) => {
+        const sent = { method, headers: Object.fromEntries(headers), body: undefined, redirect: 'manual' } as const;
+        const response = await this.fetchDocument(text, sent);
+        if (response.status !== 200) return response;
+        const kept = keptKeys(await response.json());
+        if (this.keys.peek(url) === made) {
+          this.keys.delete(url);
+          this.keys.set(url, made, { size: emptyKeysBytes + memoryOf(kept) });
+        }
+        return Response.json(kept ?? {});
+      },
     });
-    this.keys.set(url, made);
+    this.keys.set(url, made, { size: emptyKeysBytes });
     return made;
   }
 
@@ -211,7 +238,8 @@ export class OpenidProviders {
     const authentication = methods.includes('client_secret_basic') ? ClientSecretBasic : ClientSecretPost;
     const { clientId, clientSecret } = client;
     const configuration = new Configuration(metadata, clientId, undefined, authentication(clientSecret));
-    configuration[customFetch] = this.fetch;
+    const keysUrl = metadata.jwks_uri === undefined ? undefined : URL.parse(metadata.jwks_uri)?.href;
+    configuration[customFetch] = (url, options) => (url === keysUrl ? this.fetchDocument : this.fetch)(url, options);
     // The guard has decided where plain http may be used.
     if (client.issuer.startsWith('http:')) allowInsecureRequests(configuration);
     // Verifies the signature of ID tokens too, although they come directly from the provider.
@@ -230,9 +258,9 @@ export class OpenidProviders {
     let run = this.running.get(issuer);
     if (!run) {
       const execute = issuer.startsWith('http:') ? [allowInsecureRequests] : [];
-      run = discovery(new URL(issuer), clientId, undefined, undefined, { [customFetch]: this.fetch, execute })
-        // A copy as plain data, without the library's methods.
-        .then((read) => JSON.parse(JSON.stringify(read.serverMetadata())) as ServerMetadata)
+      const options = { [customFetch]: this.fetchDocument, execute };
+      run = discovery(new URL(issuer), clientId, undefined, undefined, options)
+        .then((read) => keptMetadata(read.serverMetadata()))
         .finally(() => this.running.delete(issuer));
       this.running.set(issuer, run);
     }
@@ -241,7 +269,7 @@ export class OpenidProviders {
       this.discovered.set(issuer, metadata);
       return metadata;
     } catch (error) {
-      if (error instanceof Error) this.discovered.set(issuer, error, { ttl: failureMilliseconds });
+      if (error instanceof Error) this.discovered.set(issuer, keptError(error), { ttl: failureMilliseconds });
       throw error;
     }
   }

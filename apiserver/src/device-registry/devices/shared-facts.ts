@@ -1,4 +1,5 @@
 // What devices inherit and share: the schema and the policies of a profile, or of a tenant, are held once for all of them.
+import { memoryOf } from '../../platform/memory-of.ts';
 import type { TenantDefaultFacts } from '../../policies/inheritance.ts';
 import type { ProfileFacts } from '../../policies/profile-reader.ts';
 
@@ -58,12 +59,4 @@ export class SharedFacts<Kind extends Facts> {
       },
     };
   }
-}
-
-/** Returns roughly what a message takes in memory; 0 for undefined. */
-export function memoryOf(value: unknown): number {
-  if (typeof value === 'string') return 24 + value.length;
-  if (Array.isArray(value)) return value.reduce((sum: number, item) => sum + 8 + memoryOf(item), 40);
-  if (typeof value !== 'object' || value === null) return value === undefined ? 0 : 16;
-  return Object.entries(value).reduce((sum, [key, item]) => sum + 32 + key.length + memoryOf(item), 64);
 }

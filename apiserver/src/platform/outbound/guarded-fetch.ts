@@ -5,18 +5,20 @@ import { BlockedAddressError, type OutboundGuard } from './outbound-guard.ts';
 import { traceRequestTo } from './outgoing-call.ts';
 
 const timeoutMilliseconds = 10_000;
-const maximumBytes = 1024 * 1024;
+const defaultMaximumBytes = 1024 * 1024;
 
 /** The part of a request that is sent. */
 export interface GuardedRequest {
   readonly method: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body?: string;
+  /** Maximum bytes of the response, by default 1 MiB. */
+  readonly maximumBytes?: number;
 }
 
 /**
  * Sends a request and returns the response with its whole body. Throws BlockedAddressError for a URL that may not be
- * called, and an Error when the server does not respond in ten seconds or with more than 1 MiB.
+ * called, and an Error when the server does not respond in ten seconds or with more bytes than allowed.
  */
 export async function guardedFetch(guard: OutboundGuard, text: string, sent: GuardedRequest): Promise<Response> {
   const url = new URL(text);
@@ -31,7 +33,7 @@ export async function guardedFetch(guard: OutboundGuard, text: string, sent: Gua
     });
     const status = response.statusCode ?? 0;
     setStatus(status);
-    const body = await readAll(response);
+    const body = await readAll(response, sent.maximumBytes ?? defaultMaximumBytes);
     const headers = new Headers();
     for (const [name, value] of Object.entries(response.headersDistinct)) {
       for (const one of value ?? []) headers.append(name, one);
@@ -41,7 +43,7 @@ export async function guardedFetch(guard: OutboundGuard, text: string, sent: Gua
   });
 }
 
-async function readAll(response: IncomingMessage): Promise<Uint8Array<ArrayBuffer>> {
+async function readAll(response: IncomingMessage, maximumBytes: number): Promise<Uint8Array<ArrayBuffer>> {
   const parts: Uint8Array[] = [];
   let length = 0;
   // Leaving the loop closes the connection.
