@@ -2,7 +2,7 @@
 import type { ServerMetadata } from 'openid-client';
 import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';
 
-/** Maximum bytes of a provider’s metadata, and of its keys: they usually take a few KiB. */
+/** Maximum bytes of a provider's metadata, and of its keys: they usually take a few KiB. */
 export const documentBytes = 64 * 1024;
 
 /** The fields of metadata that are used, here and by the library. */
