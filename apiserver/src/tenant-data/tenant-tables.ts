@@ -11,11 +11,15 @@ export interface TenantTable extends CatalogueTable {
   readonly owner: Owner;
 }
 
-/** Returns the names of all tables, and those with data of tenants: first what refers to others, last what is referred to. */
+/**
+ * Returns the names of all tables, and those with data of tenants: first what refers to others, last what is referred to. `heirs` as in
+ * listTables.
+ */
 export async function tenantTables(
   tx: Transaction,
+  heirs?: readonly string[],
 ): Promise<{ readonly all: readonly string[]; readonly tables: readonly TenantTable[] }> {
-  const all = await listTables(tx);
+  const all = await listTables(tx, heirs);
   const found = new Map<string, TenantTable>();
   // A table without a tenant_id is found through one that refers to it being found first.
   for (let isMore = true; isMore;) {

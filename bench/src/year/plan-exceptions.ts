@@ -41,13 +41,24 @@ export const exceptions: readonly PlanException[] = [
   },
   {
     file: 'telemetry/write/segments.ts',
-    start: 'DELETE FROM telemetry_segment_',
+    start: 'WITH deleted AS ( DELETE FROM telemetry_segment_',
     reason: `deletes the points past their retention from one segment, once a day; ${segment}`,
+  },
+  {
+    file: 'telemetry/write/tenant-segments.ts',
+    start: 'INSERT INTO telemetry_tenant_segments',
+    reason: `counts the points of tenants in a complete segment once, when it is indexed; ${segment}`,
+  },
+  {
+    file: 'telemetry/write/tenant-segments.ts',
+    start: 'DELETE FROM telemetry_segment_',
+    reason: `${purge}, from each segment that has points of the tenant, by their devices or, if there are many, by reading all`,
+    dependsOnStatistics: true,
   },
   {
     file: 'tenant-data/row-purge.ts',
     start: 'SELECT FROM ONLY telemetry_segment_',
-    reason: `${purge}, from each segment that is not cold; ${segment}`,
+    reason: `${purge}, from each segment that is not indexed yet; ${segment}`,
   },
   {
     file: 'telemetry/leaves/packing.ts',
