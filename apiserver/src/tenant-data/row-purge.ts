@@ -5,8 +5,8 @@ import { sqlState } from '../platform/errors.ts';
 import {
   deletePointsByDevice,
   forgetSegment,
-  segmentsOfTenant,
   type RecordedSegment,
+  segmentsOfTenant,
 } from '../telemetry/write/tenant-segments.ts';
 import { ofTenant, type TenantTable, tenantTables } from './tenant-tables.ts';
 
