@@ -39,7 +39,7 @@ export async function tenantTables(
 /** SQL condition: the row `alias` of a table belongs to the tenant $1. */
 export function ofTenant({ owner }: Pick<TenantTable, 'owner'>, alias: string): string {
   if (owner === 'tenant_id') return `${alias}.tenant_id = $1`;
-  if (owner === 'tenant_ids') return `$1 = ANY (${alias}.tenant_ids)`;
+  if (owner === 'tenant_ids') return `${alias}.tenant_ids @> ARRAY[$1]`;
   const matches = owner.columns.map((column, index) => `o.${owner.referencedColumns[index]} = ${alias}.${column}`);
   return `EXISTS (SELECT FROM ${owner.table} o WHERE ${matches.join(' AND ')} AND o.tenant_id = $1)`;
 }

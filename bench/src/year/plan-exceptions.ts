@@ -67,11 +67,6 @@ export const exceptions: readonly PlanException[] = [
   },
   {
     file: 'tenant-data/row-purge.ts',
-    start: 'SELECT FROM ONLY login_failures',
-    reason: `${purge}; failures are forgotten after a day`,
-  },
-  {
-    file: 'tenant-data/row-purge.ts',
     start: 'SELECT FROM ONLY outbox ',
     reason: `${purge}; events leave for the broker within a second`,
   },

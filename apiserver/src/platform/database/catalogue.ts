@@ -75,7 +75,8 @@ export async function listTables(tx: Transaction, heirs?: readonly string[]): Pr
           WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attidentity <> '') AS identity,
          c.relkind = 'r' AND c.relpersistence = 'p' AS holds_rows,
          EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
-          WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND a.attname = 'tenant_id') AS is_indexed,
+          WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL
+            AND a.attname IN ('tenant_id', 'tenant_ids')) AS is_indexed,
          EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal) AS has_triggers,
          coalesce('autovacuum_enabled=false' = ANY (c.reloptions), false) AS is_not_vacuumed
        FROM pg_class c WHERE c.relkind IN ('r', 'p') AND c.relnamespace = current_schema()::regnamespace
