@@ -37,6 +37,7 @@ import { runColdCommand } from './cold/cold-command.ts';
 import { ColdFiles } from './cold/cold-files.ts';
 import { type ColdWorkParts, doColdWork } from './cold/cold-work.ts';
 import type { Step } from './cold/file-writer.ts';
+import { readTurns } from './cold/slow-read.ts';
 import { readBuckets, readPoints } from './read/history.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
@@ -573,7 +574,7 @@ describe('cold storage', function () {
     await send(Array.from({ length: 2000 }, (_, n) => point(n * 10, n)));
     await turnAll();
     const { files } = workParts();
-    const source = { database: test.database, cold: files };
+    const source = { database: test.database, cold: files, turns: readTurns(8) };
     const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + dayMilliseconds) * 1_000_000n];
     const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5000 };
     const page = await readPoints({ ...source, readMilliseconds: 0 }, range, undefined);
@@ -606,7 +607,7 @@ describe('cold storage', function () {
       },
     });
     const { files } = workParts({ store });
-    const source = { database: test.database, cold: files };
+    const source = { database: test.database, cold: files, turns: readTurns(8) };
     const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + 3 * dayMilliseconds) * 1_000_000n];
     const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5 };
     const pages = Array.from({ length: 8 }, () => readPoints(source, range, undefined));
@@ -627,6 +628,40 @@ describe('cold storage', function () {
     const missing = workParts({ store: failing }).files;
     expect(await codeOf(readPoints({ ...source, cold: missing }, range, undefined))).to.equal('INTERNAL');
     expect(missing.turns.running).to.equal(0);
+  });
+
+  it('reads many points for a few readers at once, and serves others meanwhile', async () => {
+    const text = 'x'.repeat(4000);
+    for (let first = 0; first < 600; first += 200)
+      await send(
+        Array.from({ length: 200 }, (_, n) => ({ ...point(first + n, n), stringValues: { a: text, b: text } })),
+      );
+    const { files } = workParts();
+    const turns = readTurns(2);
+    const source = { database: test.database, cold: files, turns };
+    const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + dayMilliseconds) * 1_000_000n];
+    const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5000 };
+    const held = await Promise.all([1, 2].map(() => turns.acquire('acme')));
+    const waiting = readBuckets(source, range, 10n ** 18n, 'count');
+    expect(await codeOf(readPoints({ ...source, readMilliseconds: 50 }, range, undefined))).to.equal('UNAVAILABLE');
+    const few = await readPoints(source, { ...range, limit: 100 }, undefined);
+    expect(few.rows).to.have.length(100);
+    expect(turns.waiting).to.equal(1);
+    for (const leave of held) leave();
+    let pauses = 0;
+    const count = () => {
+      pauses += 1;
+      timer = setImmediate(count);
+    };
+    const page = (await waiting).rows;
+    let timer = setImmediate(count);
+    const { rows } = await readPoints(source, range, undefined);
+    clearImmediate(timer);
+    expect(rows).to.have.length.within(400, 600);
+    // 4 MiB of points, with a pause for others after each eighth of a MiB.
+    expect(pauses).to.be.greaterThan(20);
+    expect(page.map(({ numeric }) => numeric['n'])).to.deep.equal([600]);
+    expect([turns.running, turns.waiting]).to.deep.equal([0, 0]);
   });
 
   it('drops points past their retention, hot and cold, and keeps those of other tenants', async () => {

@@ -28,7 +28,7 @@ export interface Sizes {
  * not faster there because it is empty.
  */
 export const smallSizes: Sizes = {
-  ...{ tenants: 4, devices: 800, groups: 8, rollouts: 120, activeRollouts: 4, rolloutDevices: 100 },
+  ...{ tenants: 4, devices: 800, groups: 8, rollouts: 600, activeRollouts: 4, rolloutDevices: 100 },
   ...{ coldPoints: 20_000, hotPoints: 4000, batches: 1000, pendingBatches: 4 },
   ...{ commands: 2000, auditEvents: 400, outboxEvents: 100, others: 1000 },
 };

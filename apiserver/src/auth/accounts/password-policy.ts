@@ -1,9 +1,8 @@
 // What a new password must fulfil: its length, and that it is not easy to guess.
-import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import { passwordStrength } from './password-strength.ts';
-import { inTurn } from './passwords.ts';
+import { passwordSlots } from './passwords.ts';
 
 /** What a new password must fulfil. */
 export interface PasswordPolicy {
@@ -12,7 +11,7 @@ export interface PasswordPolicy {
 }
 
 /** Checks that are waiting; further ones are refused. */
-const strengthSlots = new FairSlots({ total: 1, perOwner: 1, waiting: 64, waitingPerOwner: 8 });
+const strengthSlots = passwordSlots({ total: 1, waiting: 64, waitingPerOwner: 8 });
 
 /**
  * Checks a new password: 12 to 1024 characters, and not easy to guess, also for those who know `words` about the user. Throws
@@ -29,7 +28,7 @@ export async function checkNewPassword(
     const parts = word.split(/[^\p{L}\p{N}]+/u);
     return [word, parts.join(''), ...parts].filter((part) => part.length > 2);
   });
-  const strength = await inTurn(owner, () => passwordStrength(password, known), strengthSlots);
+  const strength = await strengthSlots.run(owner, () => passwordStrength(password, known));
   if (strength < least) {
     throw invalidArgument(`${field} is too easy to guess: avoid well-known passwords, names and patterns`);
   }

@@ -1,7 +1,7 @@
 // Passwords: argon2id with OWASP's parameters (19 MiB, two passes), hashed in threads of their own, which leave the cores to those
 // that serve requests.
 import { availableParallelism } from 'node:os';
-import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
+import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import { ThreadPool } from '../../platform/concurrency/thread-pool.ts';
 import { unavailable } from '../../platform/errors.ts';
 
@@ -29,7 +29,14 @@ export interface PasswordAnswer {
 /** Half of the cores, each with 19 MiB: a storm of sign-ins leaves the others to requests and to the database. */
 export const passwordThreads = Math.min(4, Math.max(1, availableParallelism() >> 1));
 
-const slots = new FairSlots({ total: passwordThreads, perOwner: passwordThreads, waiting: 128, waitingPerOwner: 16 });
+/** Returns slots for work with passwords. */
+export const passwordSlots = (limits: { total: number; waiting: number; waitingPerOwner: number }): FairSlots =>
+  new FairSlots({
+    ...{ ...limits, perOwner: limits.total },
+    refusal: () => unavailable('too many passwords are being checked: try again'),
+  });
+
+const slots = passwordSlots({ total: passwordThreads, waiting: 128, waitingPerOwner: 16 });
 
 /** Far longer than ten comparisons take on a busy machine. */
 const patienceMilliseconds = 60_000;
@@ -47,7 +54,7 @@ let dummyHash: Promise<string> | undefined;
  * that the queue's limit applies to. Throws UNAVAILABLE when too many wait.
  */
 export function hashPassword(password: string, owner = ''): Promise<string> {
-  return inTurn(owner, () => hashNow(password));
+  return slots.run(owner, () => hashNow(password));
 }
 
 async function hashNow(password: string): Promise<string> {
@@ -63,22 +70,10 @@ export async function verifyPassword(
   password: string,
   owner: string,
 ): Promise<readonly number[]> {
-  return inTurn(owner, async () => {
+  return slots.run(owner, async () => {
     if (hashes.length > 0) return (await threads.ask({ password, hashes })).matching!;
     dummyHash ??= hashNow('no account has this password');
     await threads.ask({ password, hashes: [await dummyHash] });
     return [];
   });
-}
-
-/** Runs work in the owner's turn. Throws UNAVAILABLE when too many wait. */
-export async function inTurn<T>(owner: string, work: () => Promise<T>, places = slots): Promise<T> {
-  const release = await places.acquire(owner).catch((error: unknown) => {
-    throw error instanceof NoSlotError ? unavailable('too many passwords are being checked: try again', error) : error;
-  });
-  try {
-    return await work();
-  } finally {
-    release();
-  }
 }

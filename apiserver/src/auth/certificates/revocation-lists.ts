@@ -3,7 +3,7 @@
 import { createHash } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../../platform/clock.ts';
-import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
+import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import type { SigningAuthority } from './certificate-authority.ts';
@@ -41,7 +41,10 @@ export class RevocationLists {
     sizeCalculation: ({ der }) => der.length + 500,
   });
   private readonly builds = new Map<string, Promise<SignedList>>();
-  private readonly slot = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 50 });
+  private readonly slot = new FairSlots({
+    ...{ total: 1, perOwner: 1, waitingPerOwner: 50 },
+    refusal: () => resourceExhausted('too many revocation lists are being built', 1),
+  });
 
   constructor(database: Database, clock: Clock) {
     this.database = database;
@@ -66,20 +69,15 @@ export class RevocationLists {
     return build;
   }
 
-  private async buildInTurn(key: string, owner: ListOwner, open: () => Promise<SigningAuthority>): Promise<SignedList> {
-    const release = await this.slot.acquire(owner.tenantId).catch((error: unknown) => {
-      throw error instanceof NoSlotError ? resourceExhausted('too many revocation lists are being built', 1) : error;
-    });
-    try {
+  private buildInTurn(key: string, owner: ListOwner, open: () => Promise<SigningAuthority>): Promise<SignedList> {
+    return this.slot.run(owner.tenantId, async () => {
       const authority = await open();
       const builtAt = this.clock.now();
       const der = await signRevocationList(authority, await this.entries(owner), builtAt);
       const etag = `"${createHash('sha256').update(der).digest('base64url').slice(0, 22)}"`;
       this.kept.set(key, { der, etag, builtAt });
       return { der, etag };
-    } finally {
-      release();
-    }
+    });
   }
 
   /** Reads the entries page by page, so that no connection or transaction is held for long. */

@@ -18,7 +18,7 @@ import { filtersOf, selectDevices } from '../devices/device-selection.ts';
 import { listDevices } from '../devices/devices.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
 import { type ExportedDevice, fileFormats } from './device-file.ts';
-import { filesOfTenant, turnOf } from './file-slots.ts';
+import { fileMilliseconds, filesOfTenant } from './file-slots.ts';
 
 /** Devices read at once: some megabytes at most. */
 const pageSize = 200;
@@ -28,7 +28,7 @@ export function exportHandler(
   parts: RegistryParts,
 ): Pick<Required<Implementation<typeof DeviceRegistryService>>, 'exportDevices'> {
   const { database, profiles, largeReads } = parts;
-  const slots = filesOfTenant();
+  const slots = filesOfTenant('exports');
   const { view } = deviceMessages(parts);
   return {
     async *exportDevices(request, context) {
@@ -53,7 +53,7 @@ export function exportHandler(
         const isLast = gathered.rows.length < pageSize;
         return { text: lines.join(''), last: isLast ? undefined : gathered.rows.at(-1)!.device_id };
       };
-      const leave = await turnOf(slots, tenantId, 'exports');
+      const leave = await slots.acquire(tenantId, { milliseconds: fileMilliseconds });
       try {
         let header = format.header;
         for (let after: string | undefined, isLast = false; !isLast;) {

@@ -18,7 +18,7 @@ import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts'
 import type { RegistryParts } from '../devices/registry-parts.ts';
 import { readCsv } from './csv-file.ts';
 import { type DeviceLine, knownColumns, readDeviceLine } from './device-file.ts';
-import { filesOfTenant, turnOf } from './file-slots.ts';
+import { fileMilliseconds, filesOfTenant } from './file-slots.ts';
 import { type GroupLimits, inGroups, readAhead } from './groups-of-items.ts';
 import { decideLine, type KnownDevice, profileOfLine } from './import-decision.ts';
 import { findByHardwareIds, type ImportedDevice, insertDevices } from './import-store.ts';
@@ -52,7 +52,7 @@ interface Candidate {
 export function importHandler(
   parts: RegistryParts,
 ): Pick<Required<Implementation<typeof DeviceRegistryService>>, 'importDevices'> {
-  const slots = filesOfTenant();
+  const slots = filesOfTenant('imports');
   return {
     async *importDevices(requests, context) {
       const { signal } = context;
@@ -61,7 +61,7 @@ export function importHandler(
       try {
         const first = await messages.next();
         if (first.done === true) throw invalidArgument('the first message is missing');
-        leave = await turnOf(slots, context.tenantId, 'imports');
+        leave = await slots.acquire(context.tenantId, { milliseconds: fileMilliseconds });
         const { dryRun, content } = first.value;
         const read = readerOf(content?.contentType ?? '');
         const run = new ImportRun(parts, context, dryRun);

@@ -1,8 +1,8 @@
 // Turns of requests with many points: decoding and validating one occupies the process for a while, and requests that
 // are started all at once would delay each other, and all other callers, until they fail.
 import { setImmediate } from 'node:timers/promises';
-import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
-import { KelletError } from '../../platform/errors.ts';
+import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
+import { unavailable } from '../../platform/errors.ts';
 import type { BodyMemory } from './body-memory.ts';
 
 /** Smaller requests are not delayed. */
@@ -10,9 +10,14 @@ const largeBytes = 256 * 1024;
 /** As long as points wait for the database. */
 const waitMilliseconds = 5000;
 
+const tooMany = () => unavailable('too many large requests are waiting: try again');
+
 /** Runs large requests a few at a time; tenants take turns. */
 export class LargeRequests {
-  private readonly slots = new FairSlots({ total: 4, perOwner: 2, waitingPerOwner: 1000 });
+  private readonly slots = new FairSlots({
+    ...{ total: 4, perOwner: 2, waitingPerOwner: 1000 },
+    refusal: tooMany,
+  });
   private readonly memory: BodyMemory;
 
   constructor(memory: BodyMemory) {
@@ -50,13 +55,10 @@ export class LargeRequests {
 
   private async enter(tenantId: string, bytes: number): Promise<() => void> {
     const evicted = new AbortController();
-    const hold = this.memory.holdCaller(tenantId, () => evicted.abort(new NoSlotError('own')));
+    const hold = this.memory.holdCaller(tenantId, () => evicted.abort(tooMany()));
     hold.set(bytes);
     try {
       return await this.slots.acquire(tenantId, { milliseconds: waitMilliseconds, signal: evicted.signal });
-    } catch (error) {
-      if (!(error instanceof NoSlotError)) throw error;
-      throw new KelletError('UNAVAILABLE', 'too many large requests are waiting: try again', { retryAfterSeconds: 1 });
     } finally {
       hold.release();
     }

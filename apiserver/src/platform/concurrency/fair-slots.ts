@@ -1,10 +1,12 @@
 // A limited number of slots for long-running work, shared fairly: waiters are served in order, and owners take turns.
 
+/** Whose work occupies or waits for all slots that an owner could have. */
+type Whose = 'own' | 'others';
+
 /** No slot was available. */
 export class NoSlotError extends Error {
-  /** `own`: the owner's own work occupies or waits for all its slots; `others`: other owners' work does. */
-  readonly whose: 'own' | 'others';
-  constructor(whose: 'own' | 'others') {
+  readonly whose: Whose;
+  constructor(whose: Whose) {
     super('no slot');
     this.name = 'NoSlotError';
     this.whose = whose;
@@ -21,6 +23,14 @@ interface Limits {
   readonly waitingPerOwner: number;
   /** Of all owners together; unlimited if absent. */
   readonly waiting?: number;
+  /** Returns what is thrown when no slot is available; a NoSlotError if absent. */
+  readonly refusal?: (whose: Whose) => Error;
+}
+
+/** How long to wait for a slot; without a limit if both are absent. */
+interface Patience {
+  readonly milliseconds?: number;
+  readonly signal?: AbortSignal;
 }
 
 /** The slots. */
@@ -45,15 +55,22 @@ export class FairSlots {
     return [...this.lines.values()].reduce((sum, line) => sum + line.size, 0);
   }
 
+  /** Does work in a slot. Throws as `acquire` does. */
+  async run<T>(owner: string, work: () => Promise<T>, given?: Patience): Promise<T> {
+    const leave = await this.acquire(owner, given);
+    try {
+      return await work();
+    } finally {
+      leave();
+    }
+  }
+
   /**
    * Acquires a slot, waiting up to `milliseconds` or until the signal aborts, and returns the function that releases
-   * it. Throws NoSlotError, at once if too many of the owner's or in all are already waiting, and the signal's reason when it
+   * it. Throws the refusal, at once if too many of the owner's or in all are already waiting, and the signal's reason when it
    * aborts.
    */
-  async acquire(
-    owner: string,
-    given: { readonly milliseconds?: number; readonly signal?: AbortSignal } = {},
-  ): Promise<() => void> {
+  async acquire(owner: string, given: Patience = {}): Promise<() => void> {
     given.signal?.throwIfAborted();
     if (this.isFree(owner)) this.take(owner);
     else await this.queue(owner, given);
@@ -69,13 +86,14 @@ export class FairSlots {
     };
   }
 
-  private queue(
-    owner: string,
-    { milliseconds, signal }: { milliseconds?: number; signal?: AbortSignal },
-  ): Promise<void> {
+  private refused(whose: Whose): Error {
+    return this.limits.refusal?.(whose) ?? new NoSlotError(whose);
+  }
+
+  private queue(owner: string, { milliseconds, signal }: Patience): Promise<void> {
     const line = this.lines.get(owner) ?? new Set();
-    if (line.size >= this.limits.waitingPerOwner) throw new NoSlotError('own');
-    if (this.waiting >= (this.limits.waiting ?? Infinity)) throw new NoSlotError('others');
+    if (line.size >= this.limits.waitingPerOwner) throw this.refused('own');
+    if (this.waiting >= (this.limits.waiting ?? Infinity)) throw this.refused('others');
     this.lines.set(owner, line);
     return new Promise((resolve, reject) => {
       const leave = () => {
@@ -100,7 +118,7 @@ export class FairSlots {
           ? undefined
           : setTimeout(() => {
               leave();
-              reject(new NoSlotError((this.held.get(owner) ?? 0) >= this.limits.perOwner ? 'own' : 'others'));
+              reject(this.refused((this.held.get(owner) ?? 0) >= this.limits.perOwner ? 'own' : 'others'));
             }, milliseconds);
       signal?.addEventListener('abort', abort, { once: true });
       line.add(waiter);

@@ -3,7 +3,6 @@
 import { zstdDecompressSync } from 'node:zlib';
 import { type AsyncBuffer, type FileMetaData, parquetMetadata, parquetReadObjects } from 'hyparquet';
 import { LRUCache } from 'lru-cache';
-import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import { KelletError, unavailable } from '../../platform/errors.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -11,6 +10,7 @@ import { type Counter, counter, readGauge, type Registry } from '../../platform/
 import { leafHash } from '../points/leaf-hashes.ts';
 import { arrayBufferOf, type FileFacts, sha256 } from './file-encoder.ts';
 import { type ColdRow, type NamedFile, nameOf, type Place, places } from './file-layout.ts';
+import { readTurns } from './slow-read.ts';
 
 /** A file of the catalogue. */
 export interface ColdFile extends NamedFile, FileFacts {
@@ -56,7 +56,7 @@ const pointColumns = ['payload', 'data_hash', 'batch_id', 'leaf_index', 'receive
 /** The cold files of a process. */
 export class ColdFiles {
   /** Reads that hold rows at once, up to some ten megabytes each; tenants take turns. */
-  readonly turns = new FairSlots({ total: 4, perOwner: 2, waitingPerOwner: 1000 });
+  readonly turns = readTurns(4);
   private readonly store: ObjectStore | undefined;
   private readonly logger: Logger;
   private readonly failures: Counter<'cause'>;

@@ -15,7 +15,8 @@ export interface ProvenSource {
   readonly isLoaded: boolean;
   /** No remaining leaf is of an earlier batch. */
   readonly least: string;
-  load(): Promise<void>;
+  /** Loads the next leaves, of which so many may be wanted. */
+  load(wanted: number): Promise<void>;
   /** Returns the next leaf, which must be loaded. */
   take(): LeafPosition;
   /** Goes on by so many leaves. */
@@ -57,8 +58,9 @@ export class LeafList implements ProvenSource {
   }
 }
 
-/** Postings that are read at once. */
-const postingsAtOnce = 128;
+/** Postings that are read at once: a statement costs as much as some of them. */
+const leastPostings = 16;
+const mostPostings = 128;
 
 /** The slots of a device in a run. */
 export interface DeviceSlots {
@@ -96,8 +98,8 @@ export class DeviceRun implements ProvenSource {
     return this.loaded.length > 0;
   }
 
-  async load(): Promise<void> {
-    const count = Math.min(postingsAtOnce, this.end - this.first);
+  async load(wanted: number): Promise<void> {
+    const count = Math.min(Math.max(wanted, leastPostings), mostPostings, this.end - this.first);
     const found = await this.read(this.end - count, count);
     if (found.length !== count) throw new Error('a run of leaves is incomplete');
     this.end -= count;
@@ -140,7 +142,7 @@ export async function pageOf(
       latest.skip(count);
       skip -= count;
     } else if (!latest.isLoaded) {
-      await latest.load();
+      await latest.load(skip + page.limit - leaves.length);
     } else {
       const leaf = latest.take();
       if (page.without.has(leaf.batchId)) continue;

@@ -32,7 +32,7 @@ export function comparePoints(
 
 /**
  * Yields the rows of a range in order, each as often as it is stored. Takes a turn for the files of each date. Throws
- * NoSlotError if none comes in time.
+ * SlowReadError if none comes in time.
  */
 export async function* coldPoints(
   database: Database,
@@ -111,7 +111,7 @@ export interface SoughtPoint extends ColdRange {
 /** How long a search waits for its turn at each file. */
 const turnMilliseconds = 5000;
 
-/** Returns a point by its hash and batch, or undefined. Throws NoSlotError if its turn does not come in time. */
+/** Returns a point by its hash and batch, or undefined. Throws SlowReadError if its turn does not come in time. */
 export async function findColdPoint(
   database: Database,
   files: ColdFiles,

@@ -1,25 +1,21 @@
 // Reads the points of a device over time, plain or in buckets. Hot segments and cold files are read as one, and each point is
 // returned once.
 import { setImmediate } from 'node:timers/promises';
-import { NoSlotError } from '../../platform/concurrency/fair-slots.ts';
+import type { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { ColdFiles } from '../cold/cold-files.ts';
+import { SlowReadError } from '../cold/slow-read.ts';
 import { type Aggregation, type Bucket, BucketBuilder, bucketBytes, type StoredValues } from './buckets.ts';
 import { coldPoints, comparePoints } from './cold-points.ts';
-import {
-  type FoundPoint,
-  type HistoryRange,
-  hotPoints,
-  type Position,
-  type ReadSize,
-  SlowReadError,
-} from './hot-points.ts';
+import { type FoundPoint, type HistoryRange, hotPoints, type Position, type ReadSize } from './hot-points.ts';
 
 /** Where points are. */
 export interface PointSource {
   readonly database: Database;
   readonly cold: ColdFiles;
+  /** Slots of reads of many points (readTurns). */
+  readonly turns: FairSlots;
   /** Milliseconds after which a page ends with what it has. */
   readonly readMilliseconds?: number;
 }
@@ -55,8 +51,15 @@ const pageBytes = 4 * 1024 * 1024;
 const bucketRows = 20_000;
 const bucketReadBytes = 8 * 1024 * 1024;
 
-/** Rows between two pauses. */
+/** Rows of cold files between two pauses. */
 const rowsPerTurn = 256;
+
+/** Bytes of points between two pauses, and what a point counts besides its payload. */
+const bytesPerTurn = 128 * 1024;
+const rowBytes = 512;
+
+/** Reads of more rows take turns. */
+const manyRows = 100;
 
 /** How long one page may take: a range may hold years of points of which few are requested. */
 const defaultReadMilliseconds = 10_000;
@@ -139,10 +142,26 @@ async function* pointsOf(
   if (retained > range.start) range = { ...range, start: retained };
   let position: Position | undefined = after && { time: BigInt(after.time), dataHash: Buffer.from(after.hash, 'hex') };
   for (;;) {
-    // First the segments, then the catalogue of files: what turns cold in between is seen in both, and not missed.
-    const hot = await hotPoints(source.database, range, position, { ...size, deadline });
-    const edge = hot.isComplete ? undefined : hot.points.at(-1)!;
-    yield* distinct(hot.points, coldPointsTo(source, range, position, edge, { ...size, deadline }), range.descending);
+    const milliseconds = Math.max(0, deadline - performance.now());
+    const leave = size.rows > manyRows ? await source.turns.acquire(range.tenantId, { milliseconds }) : undefined;
+    let edge: FoundPoint | undefined;
+    try {
+      // First the segments, then the catalogue of files: what turns cold in between is seen in both, and not missed.
+      const hot = await hotPoints(source.database, range, position, { ...size, deadline });
+      edge = hot.isComplete ? undefined : hot.points.at(-1)!;
+      const cold = coldPointsTo(source, range, position, edge, { ...size, deadline });
+      let bytes = 0;
+      for await (const point of distinct(hot.points, cold, range.descending)) {
+        yield point;
+        bytes += point.payload.length + rowBytes;
+        if (bytes < bytesPerTurn) continue;
+        // Points that are in memory come without a pause: the process serves others in between.
+        await setImmediate();
+        bytes = 0;
+      }
+    } finally {
+      leave?.();
+    }
     if (!edge) return;
     if (performance.now() > deadline) throw new SlowReadError();
     position = edge;
@@ -165,20 +184,16 @@ async function* coldPointsTo(
     (!after || (descending ? comparePoints(point, after) < 0 : comparePoints(point, after) > 0)) &&
     (!edge || (descending ? comparePoints(point, edge) >= 0 : comparePoints(point, edge) <= 0));
   let read = 0;
-  try {
-    for await (const row of coldPoints(database, cold, range, { descending, rows, deadline })) {
-      read += 1;
-      if (read % rowsPerTurn === 0) {
-        if (performance.now() > deadline) throw new SlowReadError();
-        // Rows that are in memory come without a pause: the process serves others in between.
-        await setImmediate();
-      }
-      const { time, payload, batchId } = row;
-      const dataHash = Buffer.from(row.dataHash);
-      if (isIn({ time, dataHash }) && hasKey(payload, keys)) yield { time, payload, dataHash, batches: [batchId] };
+  for await (const row of coldPoints(database, cold, range, { descending, rows, deadline })) {
+    read += 1;
+    if (read % rowsPerTurn === 0) {
+      if (performance.now() > deadline) throw new SlowReadError();
+      // Many rows may be left out.
+      await setImmediate();
     }
-  } catch (error) {
-    throw error instanceof NoSlotError ? new SlowReadError(true) : error;
+    const { time, payload, batchId } = row;
+    const dataHash = Buffer.from(row.dataHash);
+    if (isIn({ time, dataHash }) && hasKey(payload, keys)) yield { time, payload, dataHash, batches: [batchId] };
   }
 }
 

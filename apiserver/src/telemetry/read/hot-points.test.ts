@@ -6,6 +6,7 @@ import { Database, type Transaction } from '../../platform/database/database.ts'
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { readTurns } from '../cold/slow-read.ts';
 import { withoutStore } from '../testing/test-cold.ts';
 import { indexNextSegment } from '../write/segments.ts';
 import { type PointCursor, readPoints } from './history.ts';
@@ -154,7 +155,7 @@ describe('reads of points in hundreds of segments', function () {
   });
 
   const range = { tenantId: 'acme', deviceId, start: 0n, end: 10n ** 18n, keys: [] as string[], limit: 100 };
-  const source = () => ({ database, cold: withoutStore() });
+  const source = () => ({ database, cold: withoutStore(), turns: readTurns(8) });
 
   for (const descending of [false, true])
     it(`return each point once, page by page, with few locks (${descending ? 'latest' : 'oldest'} first)`, async () => {

@@ -1,7 +1,7 @@
 // Reads the points of a device in segments. The catalogue of segments tells which may have them; these are read some at a time, so
 // that a read holds few locks however many segments there are.
 import type { Database } from '../../platform/database/database.ts';
-import { KelletError } from '../../platform/errors.ts';
+import { SlowReadError } from '../cold/slow-read.ts';
 import { comparePoints } from './cold-points.ts';
 
 /** A range of a device's points. Times are nanoseconds since 1970; `end` is exclusive. */
@@ -36,15 +36,6 @@ export interface ReadSize {
   readonly rows: number;
   readonly bytes: number;
   readonly deadline: number;
-}
-
-/** A page took too long. */
-export class SlowReadError extends KelletError {
-  /** `isBusy`: others' reads took the time. */
-  constructor(isBusy = false) {
-    if (isBusy) super('UNAVAILABLE', 'too much history is being read: try again', { retryAfterSeconds: 1 });
-    else super('DEADLINE_EXCEEDED', 'there are too many points to read: ask for a shorter range');
-  }
 }
 
 /** Points in order, each once. If they are not complete, all points up to the last of them are there, and there is a last one. */

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
-import { tenantsInPurge } from '../../policies/tenant-reader.ts';
+import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import { parsePayload } from '../points/payload.ts';
 import {
   fromDocument,
@@ -63,7 +63,7 @@ export function valuesOf({ document, time, payload }: StoredLatest): LatestValue
  * values wait for minutes, and nothing would delete the rows.
  */
 export async function writeLatest(tx: Transaction, all: readonly LatestChange[]): Promise<void> {
-  const purged = await tenantsInPurge(tx, [...new Set(all.map(({ tenantId }) => tenantId))]);
+  const purged = await holdOffPurges(tx, [...new Set(all.map(({ tenantId }) => tenantId))]);
   const changes = purged.size === 0 ? all : all.filter(({ tenantId }) => !purged.has(tenantId));
   const single = changes.flatMap((change) => {
     const { newest, older } = change.points.parts;
@@ -99,24 +99,42 @@ export async function writeLatest(tx: Transaction, all: readonly LatestChange[])
   );
 }
 
+/** Bytes of a document that is read with others, and of the larger ones that are read at once: hostile devices may all have a megabyte. */
+const smallDocument = 64 * 1024;
+const documentsAtOnce = 4 * 1024 * 1024;
+
+/** Bytes of a document at most, approximately: as text it takes up to that much more than it does compressed. */
+const documentBytes = `CASE WHEN pg_column_compression(document) IS NULL THEN 2 ELSE 50 END * pg_column_size(document)`;
+
 /** Merges changes of any points. */
 async function mergeRows(tx: Transaction, changes: readonly LatestChange[]): Promise<void> {
   if (changes.length === 0) return;
-  const stored = await tx.query<StoredLatest & { readonly device_id: string }>(
-    'SELECT device_id, document, time, payload FROM telemetry_latest WHERE device_id = ANY($1) ORDER BY device_id FOR UPDATE',
+  const stored = await tx.query<Omit<StoredLatest, 'document'> & StoredSize>(
+    `SELECT device_id, time, payload, bytes, CASE WHEN bytes <= ${smallDocument} THEN document END AS document FROM (
+       SELECT device_id, time, payload, document, ${documentBytes} AS bytes FROM telemetry_latest
+       WHERE device_id = ANY($1) ORDER BY device_id FOR UPDATE) AS held`,
     [changes.map(({ deviceId }) => deviceId)],
   );
   const rows = new Map(stored.rows.map((row) => [row.device_id, row]));
-  const known = changes.flatMap((change) => {
+  const small: MergedLatest[] = [];
+  const large: (LatestChange & { readonly bytes: number })[] = [];
+  for (const change of changes) {
     const row = rows.get(change.deviceId);
-    return row ? { deviceId: change.deviceId, ...mergedRow(change.points, row) } : [];
-  });
-  if (known.length > 0) {
-    await tx.query(
-      `UPDATE telemetry_latest SET document = given.document, names = given.names, time = given.time, payload = given.payload
-       FROM unnest($1::uuid[], $2::jsonb[], $3::uuid[], $4::int8[], $5::text[]) AS given (device_id, document, names, time, payload)
-       WHERE telemetry_latest.device_id = given.device_id`,
-      columns(known, 'deviceId', 'document', 'names', 'time', 'payload'),
+    if (!row) continue;
+    const { document, bytes } = row;
+    if (document === null) large.push({ ...change, bytes });
+    else small.push({ deviceId: change.deviceId, ...mergedRow(change.points, { ...row, document }) });
+  }
+  await updateRows(tx, small);
+  for (const some of inGroupsOf(large, documentsAtOnce)) {
+    const read = await tx.query<StoredLatest & { readonly device_id: string }>(
+      'SELECT device_id, document, time, payload FROM telemetry_latest WHERE device_id = ANY($1)',
+      [some.map(({ deviceId }) => deviceId)],
+    );
+    const documents = new Map(read.rows.map((row) => [row.device_id, row]));
+    await updateRows(
+      tx,
+      some.map(({ deviceId, points }) => ({ deviceId, ...mergedRow(points, documents.get(deviceId)) })),
     );
   }
   const first = changes.filter(({ deviceId }) => !rows.has(deviceId));
@@ -135,6 +153,43 @@ async function mergeRows(tx: Transaction, changes: readonly LatestChange[]): Pro
     tx,
     first.filter(({ deviceId }) => !isInserted.has(deviceId)),
   );
+}
+
+interface StoredSize {
+  readonly device_id: string;
+  readonly bytes: number;
+  /** Null if it is large. */
+  readonly document: LatestDocument | null;
+}
+
+type MergedLatest = ReturnType<typeof mergedRow> & { readonly deviceId: string };
+
+async function updateRows(tx: Transaction, rows: readonly MergedLatest[]): Promise<void> {
+  if (rows.length === 0) return;
+  await tx.query(
+    `UPDATE telemetry_latest SET document = given.document, names = given.names, time = given.time, payload = given.payload
+     FROM unnest($1::uuid[], $2::jsonb[], $3::uuid[], $4::int8[], $5::text[]) AS given (device_id, document, names, time, payload)
+     WHERE telemetry_latest.device_id = given.device_id`,
+    columns(rows, 'deviceId', 'document', 'names', 'time', 'payload'),
+  );
+}
+
+/** Yields items in groups that have at most so many bytes, or a single item. */
+function* inGroupsOf<Item extends { readonly bytes: number }>(
+  items: readonly Item[],
+  most: number,
+): Generator<Item[]> {
+  let group: Item[] = [];
+  let bytes = 0;
+  for (const item of items) {
+    if (group.length > 0 && bytes + item.bytes > most) {
+      yield group;
+      [group, bytes] = [[], 0];
+    }
+    group.push(item);
+    bytes += item.bytes;
+  }
+  if (group.length > 0) yield group;
 }
 
 /** Returns the row of a device after a change. */

@@ -1,9 +1,8 @@
 // Finds the values behind an anchored hash, for proof bundles.
-import { NoSlotError } from '../../platform/concurrency/fair-slots.ts';
 import { retentionStart } from '../../policies/tenant-reader.ts';
 import { findColdPoint } from './cold-points.ts';
 import type { PointSource } from './history.ts';
-import { findHotPoint, SlowReadError } from './hot-points.ts';
+import { findHotPoint } from './hot-points.ts';
 
 /** Where a point was anchored. */
 export interface AnchoredPlace {
@@ -33,7 +32,7 @@ const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, millise
 
 /** Returns the point, or undefined if it is no longer retained. Throws UNAVAILABLE if too much else is being read. */
 export async function findPointByHash(
-  source: PointSource,
+  source: Pick<PointSource, 'database' | 'cold'>,
   tenantId: string,
   place: AnchoredPlace,
 ): Promise<HashedPoint | undefined> {
@@ -44,7 +43,7 @@ export async function findPointByHash(
 
 /** Returns the point wherever it is stored. Points sent long after their measurement take a longer search. */
 async function findStoredPoint(
-  { database, cold }: PointSource,
+  { database, cold }: Pick<PointSource, 'database' | 'cold'>,
   tenantId: string,
   place: AnchoredPlace,
 ): Promise<HashedPoint | undefined> {
@@ -55,13 +54,9 @@ async function findStoredPoint(
     if (found) return found;
   }
   // After the segments, so that what turns cold meanwhile is not missed.
-  try {
-    return await findColdPoint(database, cold, {
-      ...{ tenantId, deviceId, batchId, dataHash, before: end + 1n },
-      from: nanoseconds(place.openedAt.getTime() - clockErrorMilliseconds),
-      to: nanoseconds(place.sealedAt.getTime() + clockErrorMilliseconds),
-    });
-  } catch (error) {
-    throw error instanceof NoSlotError ? new SlowReadError(true) : error;
-  }
+  return findColdPoint(database, cold, {
+    ...{ tenantId, deviceId, batchId, dataHash, before: end + 1n },
+    from: nanoseconds(place.openedAt.getTime() - clockErrorMilliseconds),
+    to: nanoseconds(place.sealedAt.getTime() + clockErrorMilliseconds),
+  });
 }

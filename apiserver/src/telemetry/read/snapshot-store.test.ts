@@ -1,5 +1,6 @@
 import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
+import type { Transaction } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { writePayload } from '../points/payload.ts';
@@ -77,6 +78,63 @@ describe('the store of latest values', () => {
     expect([...latest!.numeric.keys()])
       .to.include.members(['key-99-0', 'key-90-0'])
       .and.not.include('key-0-0');
+  });
+
+  it('merges large rows a few megabytes at a time, and small ones together', async () => {
+    const store = new SnapshotStore(test.database, logger, systemClock);
+    const large = Array.from({ length: 12 }, (_, n) => 910_000 + n);
+    const small = Array.from({ length: 50 }, (_, n) => 920_000 + n);
+    const wide = (device: number, time: bigint) => {
+      const values = Array.from({ length: 200 }, (_, key) => [`k${time}-${key}`, `${key}`.repeat(1000)]);
+      const stringValues = Object.fromEntries(values) as Record<string, string>;
+      const payload = JSON.stringify({ numeric_values: {}, string_values: stringValues });
+      return { ...point(device, time, {}), stringValues, payload };
+    };
+    // Only what the newest point does not replace is in the document.
+    for (const time of [1n, 2n]) {
+      store.accept(
+        [...large.map((device) => wide(device, time)), ...small.map((device) => point(device, time, { a: 1 }))],
+        1,
+      );
+      await store.writeAll();
+    }
+    const read: number[] = [];
+    const watched = Object.create(test.database, {
+      system: {
+        value: (work: (tx: Transaction) => Promise<unknown>) =>
+          test.database.system((tx) =>
+            work(
+              Object.assign(Object.create(tx) as Transaction, {
+                query: async (text: string, values?: unknown[]) => {
+                  const result = await tx.query<{ document?: unknown }>(text, values);
+                  if (text.startsWith('SELECT') && text.includes('FROM telemetry_latest'))
+                    read.push(result.rows.filter(({ document }) => document).length);
+                  return result;
+                },
+              }),
+            ),
+          ),
+      },
+    }) as typeof test.database;
+    const second = new SnapshotStore(watched, logger, systemClock);
+    second.accept(
+      [...large, ...small].map((device) => point(device, 3n, { b: 2 })),
+      1,
+    );
+    await second.writeAll();
+    expect(read[0], 'small ones').to.equal(50);
+    expect(
+      read.slice(1).every((count) => count < 12),
+      `large ones: ${read.slice(1).join()}`,
+    ).to.equal(true);
+    expect(read.slice(1).reduce((sum, count) => sum + count, 0)).to.equal(12);
+    for (const device of [large[0]!, large[11]!]) {
+      const latest = await second.latest('acme', testDeviceId(device), elsewhere);
+      expect([...latest!.numeric.keys()]).to.deep.equal(['b']);
+      expect(latest!.text.get('k2-7')!.value).to.equal('7'.repeat(1000));
+    }
+    const latest = await second.latest('acme', testDeviceId(small[9]!), elsewhere);
+    expect([...latest!.numeric.keys()].sort()).to.deep.equal(['a', 'b']);
   });
 
   it('returns the values of each device to the readers that ask for them at once, in few statements', async () => {

@@ -2,7 +2,7 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ChunkSchema, GetChunkRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Clock } from '../../../platform/clock.ts';
-import { FairSlots, NoSlotError } from '../../../platform/concurrency/fair-slots.ts';
+import { FairSlots } from '../../../platform/concurrency/fair-slots.ts';
 import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { invalidArgument, permissionDenied, resourceExhausted } from '../../../platform/errors.ts';
@@ -29,7 +29,10 @@ export class Chunks {
   private readonly database: Database;
   private readonly cache: Pick<ChunkCache, 'range'>;
   private readonly clock: Clock;
-  private readonly slots = new FairSlots(chunkSlots);
+  private readonly slots = new FairSlots({
+    ...chunkSlots,
+    refusal: () => resourceExhausted('the device asks for too many chunks at once', 1),
+  });
   /**
    * Each request waits for a read of its device's assignments that begins after it arrived, so that what takes the package from the
    * device takes effect at once; devices share the reads.
@@ -56,10 +59,7 @@ export class Chunks {
     if (request.packageId === '') throw invalidArgument('package_id is required');
     const deviceId = request.deviceId.toLowerCase();
     if (!isId(deviceId)) throw notAssigned();
-    const leave = await this.slots.acquire(`${tenantId}/${deviceId}`).catch((error: unknown) => {
-      throw error instanceof NoSlotError ? resourceExhausted('the device asks for too many chunks at once', 1) : error;
-    });
-    try {
+    return this.slots.run(`${tenantId}/${deviceId}`, async () => {
       const assigned = await this.begin(tenantId, deviceId, request.packageId.toLowerCase());
       const sizeBytes = Number(assigned.size_bytes);
       if (offset >= sizeBytes) throw invalidArgument(`offset must be less than the artifact's size (${sizeBytes})`);
@@ -73,9 +73,7 @@ export class Chunks {
         sizeBytes,
         complete: offset + data.length === sizeBytes,
       };
-    } finally {
-      leave();
-    }
+    });
   }
 
   /** Returns the device's assignment of a package, which takes effect if the download begins with this request. */
