@@ -114,6 +114,7 @@ const stores: readonly string[] = [
   'device-registry/alarms/alarm-store.ts',
   'device-registry/devices/device-counts.ts',
   'device-registry/devices/device-filters.ts',
+  'device-registry/devices/device-search.ts',
   'device-registry/devices/devices.ts',
   'device-registry/devices/directory.ts',
   'device-registry/devices/group-members.ts',

@@ -11,8 +11,8 @@ import { type Visibility, visibleGroups } from '../../platform/visibility.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
 import { checkCustomer, customerFilter } from '../entities/customers.ts';
-import { type Conditions, type DeviceFilters, filterConditions, parseTag, patternOf } from './device-filters.ts';
-import { isFrequent, searchDevices } from './devices.ts';
+import { type Conditions, type DeviceFilters, filterConditions, parseTag } from './device-filters.ts';
+import { searchDevices } from './device-search.ts';
 import { unknownGroups } from './group-members.ts';
 
 /** The filters as fields of a request. */
@@ -21,12 +21,6 @@ export type FilterFields = Pick<
   'status' | 'profileId' | 'groupId' | 'tag' | 'hardwareId' | 'q' | 'customerId'
 > &
   Partial<Pick<ListDevicesRequest, 'credentialType'>>;
-
-/** Number of matches above which going through the list is faster than the search index. */
-const maximumFound = 10_000;
-
-/** Texts shorter than this have no entry in the index of the search. */
-const minimumIndexed = 3;
 
 /**
  * Returns the filters of a request by a caller who sees that much of the tenant. Throws INVALID_ARGUMENT, and NOT_FOUND
@@ -75,17 +69,14 @@ export async function selectDevices(
   const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
   return {
     where: async (tx, first, after) => {
-      const pattern = patternOf(filters.text);
-      const [tenant = noDefaults, , , isCommon] = await Promise.all([
+      const [tenant = noDefaults, , , found] = await Promise.all([
         filters.tags.length > 0 ? tenantDefaults(tx, tenantId) : undefined,
         checkGroup(tx, tenantId, filters.groupId),
         !isLimited && checkCustomer(tx, tenantId, filters.customerId ?? '', ''),
-        filters.text.length < minimumIndexed || isFrequent(tx, tenantId, pattern, after),
+        searchDevices(tx, tenantId, filters.text, after),
       ]);
-      const found = isCommon ? [] : await searchDevices(tx, pattern, maximumFound + 1);
-      const isIndexed = !isCommon && found.length <= maximumFound;
-      const rest = filterConditions(isIndexed ? { ...filters, text: '' } : filters, inheritable, tenant, first);
-      if (!isIndexed) return rest;
+      const rest = filterConditions(found ? { ...filters, text: '' } : filters, inheritable, tenant, first);
+      if (!found) return rest;
       return {
         conditions: [...rest.conditions, `d.device_id = ANY($${first + rest.values.length}::uuid[])`],
         values: [...rest.values, found.filter((id) => id > (after ?? ''))],

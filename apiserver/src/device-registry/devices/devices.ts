@@ -226,29 +226,6 @@ export async function listDevices(
   return rows;
 }
 
-/** Reports whether a pattern is frequent among the devices after one, so that going through them finds a page soon. */
-export async function isFrequent(
-  tx: Transaction,
-  tenantId: string,
-  pattern: string,
-  after: string | undefined,
-): Promise<boolean> {
-  const { rows } = await tx.query<{ frequent: boolean }>(
-    `SELECT count(*) >= 3 AS frequent FROM (
-       SELECT name, hardware_id FROM devices WHERE tenant_id = $1 AND device_id > $2 AND deleted_at IS NULL
-       ORDER BY device_id LIMIT 300) AS d
-     WHERE name ILIKE $3 OR hardware_id ILIKE $3`,
-    [tenantId, after ?? nilId, pattern],
-  );
-  return rows[0]!.frequent;
-}
-
-/** Returns at most this many devices whose name or hardware id is like the pattern, at a cost that grows with their number. */
-export async function searchDevices(tx: Transaction, pattern: string, most: number): Promise<string[]> {
-  const { rows } = await tx.query<{ device_id: string }>('SELECT device_search($1, $2) AS device_id', [pattern, most]);
-  return rows.map((row) => row.device_id);
-}
-
 /** Locks devices and their children, in order of their ids. */
 export async function lockFamily(
   tx: Transaction,
