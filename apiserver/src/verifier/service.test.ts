@@ -578,6 +578,8 @@ describe('verifier', function () {
       await tx.query('LOCK TABLE anchor_batches IN ACCESS EXCLUSIVE MODE');
       pages = Promise.all([...Array.from({ length: 4 }, () => list(tenantId, deviceA)), list('other', newId())]);
       const reading = async () => {
+        // A transaction sees the activity of its first look otherwise.
+        await tx.query('SELECT pg_stat_clear_snapshot()');
         const { rows } = await tx.query<{ number: number }>(
           `SELECT count(*)::int4 AS number FROM pg_stat_activity
            WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'WITH proven%'`,
