@@ -1,5 +1,5 @@
 // The list of devices: search, filters, one page at a time.
-import type { Schema } from '@kellet/client';
+import type { KelletClient, Schema } from '@kellet/client';
 import { usePage } from '../interface/context.ts';
 import { useLoaded, usePages } from '../interface/data.ts';
 import { fieldsOf } from '../interface/form.ts';
@@ -16,7 +16,7 @@ export function Devices({ query }: { readonly query: URLSearchParams }) {
     (typeof filters)[number],
     string
   >;
-  const profiles = useLoaded('profiles', () => client.get('/api/v1/profiles', all));
+  const profiles = useLoaded('profiles', () => readProfiles(client));
   const groups = useLoaded('groups', () => client.get('/api/v1/device-groups', all));
   const pages = usePages(
     JSON.stringify(given),
@@ -101,8 +101,20 @@ export function Devices({ query }: { readonly query: URLSearchParams }) {
   );
 }
 
-/** The choices are those that one call returns; beyond them, search and tags narrow the list. */
-const all = { params: { query: { page_size: 500 } } };
+/** The choices are the first so many; beyond them, search and tags narrow the list. */
+const mostChoices = 500;
+const all = { params: { query: { page_size: mostChoices } } };
+
+/** Reads the profiles to choose from; a page of large ones ends early. */
+async function readProfiles(client: KelletClient): Promise<{ profiles: Schema<'Profile'>[] }> {
+  const profiles: Schema<'Profile'>[] = [];
+  for (let page_token = ''; ;) {
+    const page = await client.get('/api/v1/profiles', { params: { query: { page_size: mostChoices, page_token } } });
+    profiles.push(...page.profiles);
+    page_token = page.next_page_token;
+    if (page_token === '' || profiles.length >= mostChoices) return { profiles };
+  }
+}
 
 function Choice({
   label,
