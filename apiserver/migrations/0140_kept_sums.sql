@@ -35,9 +35,14 @@ REVOKE ALL ON FUNCTION add_to_kept_sum FROM PUBLIC;
 -- not in the sum.
 ALTER TABLE webhook_deliveries ADD COLUMN bytes int4;
 
--- The most bytes of deliveries that are kept for a webhook, finished ones included.
+-- The most bytes of deliveries that are kept, finished ones included: 64 MiB for a webhook, and 256 MiB for a tenant, of which each of
+-- its 20 webhooks may use a twentieth whatever others use.
 CREATE FUNCTION webhook_is_full(tenant text, webhook uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT kept_sum(tenant, 'webhook_bytes', webhook) >= 64 * 1024 * 1024
+  SELECT CASE
+    WHEN own < 256 * 1024 * 1024 / 20 THEN false
+    WHEN own >= 64 * 1024 * 1024 THEN true
+    ELSE (SELECT sum(amount) FROM kept_sums WHERE tenant_id = tenant AND kind = 'webhook_bytes') >= 256 * 1024 * 1024
+  END FROM (SELECT kept_sum(tenant, 'webhook_bytes', webhook) AS own) AS held
 $$;
 
 CREATE OR REPLACE FUNCTION deliver_events() RETURNS trigger

@@ -53,7 +53,7 @@ export interface ClaimedDelivery {
 const maximumWebhooks = 20;
 
 /** Delivered and dead deliveries kept for one webhook, their bytes, and for how long. */
-const maximumFinished = { number: 10_000, bytes: 16 * 1024 * 1024 };
+const maximumFinished = { number: 10_000, bytes: 8 * 1024 * 1024 };
 const retentionDays = 30;
 
 /** A claim not settled by then is void: its process has died. */

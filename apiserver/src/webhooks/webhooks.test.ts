@@ -145,6 +145,12 @@ describe('webhooks', function () {
     return rows[0]!;
   };
 
+  const emitMegabyte = (tenantId = 'acme') =>
+    test.database.tenant(tenantId, (tx) => {
+      const data = { text: 'x'.repeat(1_000_000) };
+      return enqueue(tx, { tenantId, subject: attributesSubject(tenantId, 'd1'), resource: newId(), data }, clock);
+    });
+
   it('wait while their tenant is suspended, and get nothing once it is deleted', async () => {
     await insertTenant(test.database, 'ending');
     const { at } = await hook(['*'], 'ending');
@@ -358,13 +364,7 @@ describe('webhooks', function () {
     const { at, webhookId } = await hook(['device.attributes']);
     const other = await hook(['device.attributes']);
     at.status = 500;
-    const text = 'x'.repeat(1_000_000);
-    const emitLarge = () =>
-      test.database.tenant('acme', (tx) => {
-        const event = { tenantId: 'acme', subject: attributesSubject('acme', 'd1'), resource: newId(), data: { text } };
-        return enqueue(tx, event, clock);
-      });
-    for (let round = 0; round < 16; round += 1) await Promise.all(Array.from({ length: 6 }, emitLarge));
+    for (let round = 0; round < 16; round += 1) await Promise.all(Array.from({ length: 6 }, () => emitMegabyte()));
     const { kept } = await actualOf(webhookId);
     // 64 MiB, and what transactions at the same time could not see of each other.
     expect(kept).to.be.within(67, 74);
@@ -382,15 +382,34 @@ describe('webhooks', function () {
     }, 20_000);
     await test.database.system((tx) => boundDeliveries(tx, { tenant_id: 'acme', webhook_id: webhookId }));
     expect((await call(method.getWebhook, { webhookId })).lastError).to.equal('');
-    expect((await actualOf(webhookId)).kept).to.equal(16);
+    expect((await actualOf(webhookId)).kept).to.equal(8);
     const before = at.received.length;
-    await emitLarge();
+    await emitMegabyte();
     await eventually(() => at.received.length === before + 1);
     await Promise.all([webhookId, other.webhookId].map((id) => call(method.deleteWebhook, { webhookId: id })));
     const { rows } = await test.database.systemRead((tx) =>
       tx.query(`SELECT FROM kept_sums WHERE owner_id = $1`, [webhookId]),
     );
     expect(rows).to.have.length(0);
+  });
+
+  it('leave room for those of others when a tenant has many that take nothing', async () => {
+    await insertTenant(test.database, 'full');
+    const failing = await Promise.all(Array.from({ length: 10 }, () => hook(['device.attributes'], 'full')));
+    for (const { at } of failing) at.status = 500;
+    const kept = async (): Promise<number> => {
+      const { rows } = await test.database.systemRead((tx) =>
+        tx.query<{ kept: number }>(`SELECT count(*)::int4 AS kept FROM webhook_deliveries WHERE tenant_id = 'full'`),
+      );
+      return rows[0]!.kept;
+    };
+    for (let count = 0; count < 35; count += 1) await emitMegabyte('full');
+    // 256 MiB, although each has less than 64.
+    expect(await kept()).to.be.within(260, 280);
+    const { at } = await hook(['device.attributes'], 'full');
+    for (let count = 0; count < 5; count += 1) await emitMegabyte('full');
+    await eventually(() => at.received.length === 5);
+    await test.database.system((tx) => tx.query(`DELETE FROM webhooks WHERE tenant_id = 'full'`));
   });
 
   it('are listed page by page, and are hidden from other tenants', async () => {
