@@ -2,7 +2,8 @@
 import type { Busy } from '../platform/background/fair-worker.ts';
 import { boundedCount } from '../platform/database/bounded-count.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { failedPrecondition, notFound, resourceExhausted } from '../platform/errors.ts';
+import { checkRoom, countedLimit } from '../platform/database/number-limits.ts';
+import { failedPrecondition, notFound } from '../platform/errors.ts';
 import { tenantExists, tenantSuspendedOf } from '../policies/tenant-reader.ts';
 import { retrySeconds } from './sending/retry-schedule.ts';
 
@@ -50,7 +51,7 @@ export interface ClaimedDelivery {
 }
 
 /** Webhooks of one tenant. */
-const maximumWebhooks = 20;
+const webhookLimit = countedLimit('tenant', 'SELECT FROM webhooks WHERE tenant_id = $1', 20, 'webhooks');
 
 /** Delivered and dead deliveries kept for one webhook, their bytes, and for how long. */
 const maximumFinished = { number: 10_000, bytes: 8 * 1024 * 1024 };
@@ -70,11 +71,7 @@ export async function insertWebhook(
   webhookId: string,
   { url, secret, events, enabled }: WebhookDefinition,
 ): Promise<WebhookRow> {
-  const { rows: held } = await tx.query<{ webhooks: number }>(
-    'SELECT count(*)::int4 AS webhooks FROM webhooks WHERE tenant_id = $1',
-    [tenantId],
-  );
-  if (held[0]!.webhooks >= maximumWebhooks) throw resourceExhausted(`a tenant has at most ${maximumWebhooks} webhooks`);
+  await checkRoom(tx, [tenantId], webhookLimit);
   const { rows } = await tx.query<WebhookRow & Record<string, unknown>>(
     `INSERT INTO webhooks (tenant_id, webhook_id, url, secret, events, enabled) VALUES ($1, $2, $3, $4, $5, $6)
      RETURNING ${webhookColumns}`,

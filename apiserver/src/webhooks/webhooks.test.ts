@@ -175,6 +175,15 @@ describe('webhooks', function () {
     expect(at.received).to.have.length(1);
   });
 
+  it('are twenty of a tenant, however many are created at once', async () => {
+    await insertTenant(test.database, 'many');
+    const make = () =>
+      outcomeOf(call(method.createWebhook, { url: 'http://127.0.0.1:9/', secret: 's', events: ['*'] }, 'many'));
+    const outcomes = await Promise.all(Array.from({ length: 40 }, make));
+    expect(outcomes.filter((outcome) => outcome === 'OK')).to.have.length(20);
+    expect(outcomes.filter((outcome) => outcome === 'RESOURCE_EXHAUSTED')).to.have.length(20);
+  });
+
   it('get the events that they name, signed, as CloudEvents', async () => {
     const { at, webhookId } = await hook(['alarm.raised', 'device.provisioned']);
     await emit(alarmSubject('raised', 'acme', 'a1'), 'acme', 'a1');

@@ -502,6 +502,18 @@ describe('single sign-on', () => {
       for (const verb of ['GET', 'DELETE']) expect((await at.ask(verb, path, undefined, admin)).status).to.equal(404);
     });
 
+    it('are fifty of a tenant, however many are created at once', async () => {
+      const other = (await at.signedIn('tenant_admin', 'other')).token;
+      const made = await Promise.all(
+        Array.from({ length: 70 }, (_, n) =>
+          at.ask('POST', 'auth/sso/providers', { ...settingsOf(idp), provider: `many-${n}` }, other),
+        ),
+      );
+      expect(made.filter(({ status }) => status === 200)).to.have.length(50);
+      expect(made.filter(({ body }) => body['code'] === 'RESOURCE_EXHAUSTED')).to.have.length(20);
+      await at.test.database.system((tx) => tx.query(`DELETE FROM sso_providers WHERE tenant_id = 'other'`));
+    });
+
     it('are named after the host of their issuer if no name is given', async () => {
       const settings = { ...settingsOf(idp), issuer: 'https://accounts.named.test' };
       const made = await at.ask('POST', 'auth/sso/providers', settings, admin);

@@ -5,6 +5,7 @@
 // sees what the earlier one saw or something newer, and a change that is committed in between is compared again.
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { countedLimit } from '../../platform/database/number-limits.ts';
 import { nilId } from '../../platform/ids.ts';
 import type { Conditions } from '../devices/device-filters.ts';
 
@@ -17,8 +18,13 @@ export interface QueryGroup {
   readonly query: StoredQuery;
 }
 
-/** A group may belong to this many of a tenant that have a query. */
-export const maximumQueryGroups = 100;
+/** Groups with a query of one tenant: each changed device is compared with all. */
+export const queryGroupLimit = countedLimit(
+  'tenant',
+  'SELECT FROM device_groups WHERE tenant_id = $1 AND query IS NOT NULL',
+  100,
+  'device groups with a query',
+);
 
 /** Returns the groups of a tenant that have a query, or one of them. */
 export async function queryGroups(tx: Transaction, tenantId: string, groupId: string | null): Promise<QueryGroup[]> {
