@@ -1,4 +1,4 @@
-// How many of something a tenant or a device may have. docs/tenants.md lists the maximums.
+// How many of something a tenant or a device may have. docs/operations.md lists the maximums.
 import { resourceExhausted } from '../errors.ts';
 import { nilId } from '../ids.ts';
 import { holdLock, numberLock } from './advisory-locks.ts';
