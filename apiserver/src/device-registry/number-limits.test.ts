@@ -99,26 +99,28 @@ describe('the number of rows of a tenant', function () {
   const makeDevice = async (tenant: string) =>
     (await call(method.createDevice, { hardwareId: newId() }, tenant)).device!;
 
-  for (const { table, limit, maximum, make, more } of kinds) {
-    it(`of ${table} has a maximum, whatever is created at a time, and tenants do not share it`, async () => {
-      await make();
-      const added = maximum - 1 - 3;
-      if (table === 'alarms') await query(more, [added]);
-      else await query(`${more} FROM generate_series(1, ${added}) AS n`, more.includes('$1') ? [deviceId] : []);
-      const outcomes = await Promise.all(Array.from({ length: 12 }, () => outcomeOf(make())));
-      expect(outcomes.filter((outcome) => outcome === 'OK')).to.have.length(3);
-      expect(outcomes.filter((outcome) => outcome === 'RESOURCE_EXHAUSTED')).to.have.length(9);
-      expect((await refusal(make())).message).to.equal(`a tenant has at most ${maximum} ${limit.what}`);
-      await make('other');
-      const [kept, actual] = await numbers(table);
-      expect(kept).to.equal(maximum);
-      expect(actual).to.equal(table === 'alarms' ? maximum - added : maximum);
+  describe('has a maximum, whatever is created at a time, and tenants do not share it', () => {
+    for (const { table, limit, maximum, make, more } of kinds) {
+      it(table, async () => {
+        await make();
+        const added = maximum - 1 - 3;
+        if (table === 'alarms') await query(more, [added]);
+        else await query(`${more} FROM generate_series(1, ${added}) AS n`, more.includes('$1') ? [deviceId] : []);
+        const outcomes = await Promise.all(Array.from({ length: 12 }, () => outcomeOf(make())));
+        expect(outcomes.filter((outcome) => outcome === 'OK')).to.have.length(3);
+        expect(outcomes.filter((outcome) => outcome === 'RESOURCE_EXHAUSTED')).to.have.length(9);
+        expect((await refusal(make())).message).to.equal(`a tenant has at most ${maximum} ${limit.what}`);
+        await make('other');
+        const [kept, actual] = await numbers(table);
+        expect(kept).to.equal(maximum);
+        expect(actual).to.equal(table === 'alarms' ? maximum - added : maximum);
 
-      // A row that is deleted makes room for one.
-      await query(`DELETE FROM ${table} WHERE ctid = (SELECT ctid FROM ${table} WHERE tenant_id = 'acme' LIMIT 1)`);
-      expect(await Promise.all([outcomeOf(make()), outcomeOf(make())])).to.have.members(['OK', 'RESOURCE_EXHAUSTED']);
-    });
-  }
+        // A row that is deleted makes room for one.
+        await query(`DELETE FROM ${table} WHERE ctid = (SELECT ctid FROM ${table} WHERE tenant_id = 'acme' LIMIT 1)`);
+        expect(await Promise.all([outcomeOf(make()), outcomeOf(make())])).to.have.members(['OK', 'RESOURCE_EXHAUSTED']);
+      });
+    }
+  });
 
   it('of alarms is reduced by deleting the oldest cleared ones, whoever has raised them', async () => {
     await insertTenant(test.database, 'old');
