@@ -55,7 +55,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   ],
   'telemetry/write': [
     ...['device_chain', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
-    ...['open_batch_leaves', 'open_batch_segments', 'telemetry_writers'],
+    ...['open_batch_leaves', 'open_batch_segments', 'telemetry_tenant_segments', 'telemetry_writers'],
   ],
   tenants: ['tenants'],
   webhooks: ['webhook_deliveries', 'webhooks'],
@@ -166,6 +166,7 @@ const stores: readonly string[] = [
   'telemetry/write/open-batch-leaves.ts',
   'telemetry/write/rule-feed.ts',
   'telemetry/write/segments.ts',
+  'telemetry/write/tenant-segments.ts',
   'telemetry/write/writer-closing.ts',
   'telemetry/write/writer-session.ts',
   'tenant-data/tenant-export.ts',

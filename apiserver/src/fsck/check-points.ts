@@ -43,6 +43,7 @@ interface SegmentFacts {
   state: string;
   rows: bigint | null;
   was_swept: boolean;
+  tenants_recorded: boolean;
   exists: boolean;
   has_arrival: boolean;
   since: bigint | null;
@@ -51,7 +52,7 @@ interface SegmentFacts {
 function checkSegment(parts: CheckParts, id: bigint): Promise<Outcome> {
   return snapshot(parts.database, async (tx) => {
     const { rows } = await tx.query<SegmentFacts>(
-      `SELECT state, rows, expired_at > '-infinity' OR ${purgeBegunSince('s.opened_at')} AS was_swept,
+      `SELECT state, rows, tenants_recorded, expired_at > '-infinity' OR ${purgeBegunSince('s.opened_at')} AS was_swept,
          to_regclass('telemetry_segment_' || segment_id) IS NOT NULL AS exists,
          EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('telemetry_segment_' || segment_id)
            AND attname = 'received' AND NOT attisdropped) AS has_arrival,
@@ -90,7 +91,7 @@ async function checkRows(
   const text = `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
        ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'} FROM telemetry_segment_${id} ${condition}`;
   const values = tenantId === undefined ? [] : [tenantId];
-  let points = 0;
+  const tenants = new Map<string, number>();
   for await (const rows of readCursor<PointRow>(tx, { name: 'points', text, values }, rowsAtOnce)) {
     const problems = await checkPlaces(
       tx,
@@ -100,6 +101,7 @@ async function checkRows(
       })),
     );
     for (const [index, row] of rows.entries()) {
+      tenants.set(row.tenant_id, (tenants.get(row.tenant_id) ?? 0) + 1);
       const hash = leafHash(row.tenant_id, row.device_id, Number(row.time / 1_000_000_000n), row.payload);
       const isRight = hash === row.data_hash.toString('latin1');
       const problem = isRight ? problems[index] : 'its values do not have its hash';
@@ -107,9 +109,34 @@ async function checkRows(
         findings.add('point', `${row.device_id}/${row.time}`, row.tenant_id, `in segment ${id}: ${problem}`);
       } else latest.add(row);
     }
-    points += rows.length;
   }
-  return points;
+  if (facts.tenants_recorded) await checkTenants(tx, id, tenants, findings);
+  return [...tenants.values()].reduce((sum, points) => sum + points, 0);
+}
+
+/** Checks that a purge finds the points of each tenant in a segment. */
+async function checkTenants(
+  tx: Transaction,
+  id: bigint,
+  tenants: ReadonlyMap<string, number>,
+  findings: Findings,
+): Promise<void> {
+  const { rows } = await tx.query<{ tenant_id: string; points: bigint }>(
+    'SELECT tenant_id, points FROM telemetry_tenant_segments WHERE segment_id = $1',
+    [id],
+  );
+  const recorded = new Map(rows.map((row) => [row.tenant_id, Number(row.points)]));
+  for (const [tenant, points] of tenants) {
+    const known = recorded.get(tenant) ?? 0;
+    if (points > known) {
+      findings.add(
+        'segment',
+        String(id),
+        tenant,
+        `it has ${points} points of the tenant, of which ${known} are recorded`,
+      );
+    }
+  }
 }
 
 async function checkLeafIndex({ database, tenantId }: CheckParts, table: string): Promise<Outcome> {

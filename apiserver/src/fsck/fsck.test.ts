@@ -164,6 +164,11 @@ describe('kellet-apiserver fsck', function () {
       'INSERT INTO SEGMENT SELECT * FROM kept',
     ],
     [
+      'the tenants of a segment',
+      `UPDATE telemetry_segments SET tenants_recorded = NOT tenants_recorded WHERE 'SEGMENT' = 'telemetry_segment_' || segment_id`,
+      ['segment'],
+    ],
+    [
       'a missing table of points',
       'ALTER TABLE SEGMENT RENAME TO elsewhere',
       ['segment'],

@@ -16,6 +16,7 @@ import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
 import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { addressBlock } from '../platform/addresses/address-block.ts';
+import { limitConnections } from '../platform/addresses/limit-connections.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { ErrorCode } from '../platform/errors.ts';
@@ -116,7 +117,7 @@ export class MqttListeners {
     this.tcp = createServer({ noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 }, (socket) =>
       this.accept(socket, 'tcp'),
     );
-    this.tcp.maxConnections = settings.maximumConnections;
+    limitConnections(this.tcp, settings.maximumConnections);
     if (!parts.tls) return;
     const psk = new PskHandshakes(parts.preSharedKeys);
     this.tls = createTlsListener(

@@ -1,6 +1,7 @@
 // The handlers of `rules`.
 import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
+import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
@@ -36,6 +37,7 @@ export interface RuleParts {
   readonly visibleDevices: VisibleDevices;
   readonly guard: OutboundGuard;
   readonly secrets: WebhookSecrets;
+  readonly clock: Clock;
 }
 
 const updatable = [
@@ -45,7 +47,7 @@ const updatable = [
 
 /** The handlers. */
 export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesService> {
-  const { database, paging, profiles, devices, visibleDevices, guard, secrets } = parts;
+  const { database, paging, profiles, devices, visibleDevices, guard, secrets, clock } = parts;
 
   const checkReferences = async (tx: Transaction, tenantId: string, rule: RuleDefinition): Promise<void> => {
     // Locked, so that neither is deleted before the rule is there.
@@ -147,8 +149,9 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
     testRule: async (request, context) => {
       checkExpression('expression', request.expression);
       if (!request.point) throw invalidArgument('point is required');
-      const point = givenPoint('point', request.point);
-      const previous = request.previous && givenPoint('previous', request.previous);
+      const now = new Date(clock.now());
+      const point = givenPoint('point', request.point, now);
+      const previous = request.previous && givenPoint('previous', request.previous, now);
       const { deviceId } = request.point;
       const device = deviceId === '' ? undefined : await readableDevice(deviceId, context);
       const compiled = compile(request.expression);

@@ -223,6 +223,11 @@ describe('rules', () => {
           previous,
         }),
       ).to.include({ matched: true });
+      const untimed = { numericValues: { t: 5 } };
+      expect(
+        await attempt('timestamp > timestamp("2026-01-01T00:00:00Z")', { point: untimed }),
+        'a point without a timestamp is of now',
+      ).to.include({ matched: true });
       expect(await refusalOf(attempt('numeric.t >'))).to.match(/^INVALID_ARGUMENT expression: line 1/);
       expect(await refusalOf(attempt('true', { point: { ...point, deviceId: newId() } }))).to.match(
         /^NOT_FOUND point\.device_id/,

@@ -17,7 +17,7 @@ export function createRulesEngine(
   profiles: TransactionalProfileReader,
   devices: Pick<DeviceDirectory, 'lookup'>,
 ): ServiceModule {
-  const { config, database, paging } = platform;
+  const { config, database, paging, clock } = platform;
   const guard = new OutboundGuard(parseOutboundHosts(config.webhookHosts));
   const secrets = new WebhookSecrets(config.controlSecret);
   const worker = new ActionWorker({ ...platform, guard, secrets });
@@ -27,7 +27,7 @@ export function createRulesEngine(
       registry.register(
         RulesService,
         ruleHandlers({
-          ...{ database, paging, profiles, devices, guard, secrets },
+          ...{ database, paging, profiles, devices, guard, secrets, clock },
           visibleDevices: visibleDevices(database, devices),
         }),
       ),

@@ -20,9 +20,8 @@ import { removeTenantFiles } from '../telemetry/cold/cold-work.ts';
 import { hasOpenBatches } from '../telemetry/write/writer-closing.ts';
 import { beginPurge, dueForPurge, markPurged } from '../tenants/tenant-store.ts';
 import type { ResourcePurge } from './resource-purge.ts';
-import { deleteRows, isPurged, tablesWithRows } from './row-purge.ts';
+import { deleteTenantRows, remainingTables } from './row-purge.ts';
 import { settleMilliseconds as defaultSettle } from './standstill.ts';
-import { tenantTables } from './tenant-tables.ts';
 
 /** What a purge needs. */
 export interface PurgeParts {
@@ -112,8 +111,7 @@ export class Purge {
         if (store !== '') await artifacts.at(store).remove(tenantId);
       }
       rows += await this.deletePass(tenantId, signal);
-      const { tables } = await database.systemRead((tx) => tenantTables(tx));
-      const left = await tablesWithRows(database, tables.filter(isPurged), tenantId);
+      const left = await remainingTables(database, tenantId);
       if (left.length === 0) break;
       if (pass === maximumPasses) throw new Error(`rows of the tenant reappear in ${left.join(', ')}`);
     }
@@ -175,17 +173,13 @@ export class Purge {
 
   /** Deletes the cold files and the rows of every table once. */
   private async deletePass(tenantId: string, signal: AbortSignal): Promise<number> {
-    const { database, logger, cold, deleted } = this.parts;
+    const { database, logger, cold, deleted = () => undefined } = this.parts;
     if (!cold.store && (await database.systemRead((tx) => countColdFiles(tx, tenantId))) > 0) {
       throw new Error('KELLET_COLD_URL is not set, but points of the tenant are in cold storage');
     }
     let rows = 0;
     const deleteAll = async (): Promise<void> => {
-      const { tables } = await database.systemRead((tx) => tenantTables(tx));
-      for (const table of tables.filter(isPurged)) {
-        const report = (count: number): void => deleted?.(table.name, count);
-        rows += await deleteRows(database, table, tenantId, report, signal);
-      }
+      rows += await deleteTenantRows(database, tenantId, deleted, signal);
     };
     const waiting = (): void => this.parts.step?.('waiting for another process that works on cold storage');
     await removeTenantFiles({ database, logger, ...cold }, tenantId, deleteAll, { waiting, signal });

@@ -11,11 +11,15 @@ export interface TenantTable extends CatalogueTable {
   readonly owner: Owner;
 }
 
-/** Returns the names of all tables, and those with data of tenants: first what refers to others, last what is referred to. */
+/**
+ * Returns the names of all tables, and those with data of tenants: first what refers to others, last what is referred to. `heirs` as in
+ * listTables.
+ */
 export async function tenantTables(
   tx: Transaction,
+  heirs?: readonly string[],
 ): Promise<{ readonly all: readonly string[]; readonly tables: readonly TenantTable[] }> {
-  const all = await listTables(tx);
+  const all = await listTables(tx, heirs);
   const found = new Map<string, TenantTable>();
   // A table without a tenant_id is found through one that refers to it being found first.
   for (let isMore = true; isMore;) {
@@ -35,7 +39,7 @@ export async function tenantTables(
 /** SQL condition: the row `alias` of a table belongs to the tenant $1. */
 export function ofTenant({ owner }: Pick<TenantTable, 'owner'>, alias: string): string {
   if (owner === 'tenant_id') return `${alias}.tenant_id = $1`;
-  if (owner === 'tenant_ids') return `$1 = ANY (${alias}.tenant_ids)`;
+  if (owner === 'tenant_ids') return `${alias}.tenant_ids @> ARRAY[$1]`;
   const matches = owner.columns.map((column, index) => `o.${owner.referencedColumns[index]} = ${alias}.${column}`);
   return `EXISTS (SELECT FROM ${owner.table} o WHERE ${matches.join(' AND ')} AND o.tenant_id = $1)`;
 }

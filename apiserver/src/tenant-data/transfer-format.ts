@@ -50,6 +50,7 @@ export const notExported: Readonly<Record<string, string>> = {
   login_failures: 'delays of sign-ins at this installation, also of other tenants',
   rate_windows: 'requests of the current minute',
   resource_intents: 'creations of resources in the cluster of this installation',
+  telemetry_tenant_segments: 'segments of this installation; points get new ones',
 };
 
 /** Points and leaves are read from the tables that inherit from these, and written into new ones. */

@@ -16,8 +16,7 @@ import { createProfileReader } from '../../../apiserver/src/device-link/provisio
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
-import { deleteRows, isPurged } from '../../../apiserver/src/tenant-data/row-purge.ts';
-import { tenantTables } from '../../../apiserver/src/tenant-data/tenant-tables.ts';
+import { deleteTenantRows, remainingTables } from '../../../apiserver/src/tenant-data/row-purge.ts';
 import { TenantApplier } from '../../../apiserver/src/tenants/tenant-applier.ts';
 import { driftPageSize } from '../../../operator/src/drift-repair.ts';
 import { makeTemplate } from '../devices/claims.ts';
@@ -140,12 +139,10 @@ async function purgeTenant(database: Database, client: pg.Client): Promise<void>
      SELECT $1, gen_random_uuid(), 'purged', 'purged-' || n FROM generate_series(1, 20) AS n`,
     [tenantId],
   );
-  const { tables } = await database.systemRead((tx) => tenantTables(tx));
-  const { signal } = new AbortController();
-  let rows = 0;
-  for (const table of tables.filter(isPurged))
-    rows += await deleteRows(database, table, tenantId, () => undefined, signal);
+  const rows = await deleteTenantRows(database, tenantId, () => undefined, new AbortController().signal);
   if (rows < 20) throw new Error(`only ${rows} rows of a tenant were purged`);
+  const left = await remainingTables(database, tenantId);
+  if (left.length > 0) throw new Error(`rows of a purged tenant are left in ${left.join(', ')}`);
 }
 
 const packageNames = { next: 'year-next', back: 'year-back' };

@@ -3135,7 +3135,7 @@ export interface webhooks {
         put?: never;
         /**
          * device.provisioned
-         * @description A claim has created a device. A repeated claim publishes nothing. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
+         * @description A claim has created a device, or made a gateway’s child without a key a device of its own. A repeated claim publishes nothing. `X-Kellet-Signature` is the HMAC-SHA256 of the body with the webhook’s secret (docs/fleets.md).
          */
         post: {
             parameters: {

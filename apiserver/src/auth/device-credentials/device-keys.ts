@@ -112,6 +112,14 @@ export async function expireDeviceKeys(
   );
 }
 
+/** Reports whether the device has, or ever had, a key: one that a gateway has connected has none. */
+export async function hasHadKey(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
+  const { rowCount } = await tx.query('SELECT FROM api_keys WHERE tenant_id = $1 AND device_id = $2 LIMIT 1', [
+    ...[tenantId, deviceId],
+  ]);
+  return rowCount === 1;
+}
+
 /** Reports whether the device has used a key that is still valid: then it connects by itself. */
 export async function usesOwnKey(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
   const { rowCount } = await tx.query(

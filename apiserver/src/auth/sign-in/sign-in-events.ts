@@ -29,9 +29,9 @@ export interface FailedSignIn {
 
 /** Records sign-ins. */
 export class SignInEvents {
-  private readonly audit: Pick<AuditTrail, 'within' | 'note'>;
+  private readonly audit: Pick<AuditTrail, 'within' | 'note' | 'noteOnce'>;
 
-  constructor(audit: Pick<AuditTrail, 'within' | 'note'>) {
+  constructor(audit: Pick<AuditTrail, 'within' | 'note' | 'noteOnce'>) {
     this.audit = audit;
   }
 
@@ -82,7 +82,11 @@ export class SignInEvents {
 
   /** Records a sign-in that failed: in the log of each tenant whose account was tried, or of the platform. */
   failed(failure: FailedSignIn, origin: SessionOrigin): void {
-    for (const facts of factsOfFailure(failure, origin)) this.audit.note(facts);
+    for (const facts of factsOfFailure(failure, origin)) {
+      // A stranger can repeat attempts that are refused unseen, which must leave room for those of others.
+      if (failure.code === 'RESOURCE_EXHAUSTED') this.audit.noteOnce(facts);
+      else this.audit.note(facts);
+    }
   }
 }
 

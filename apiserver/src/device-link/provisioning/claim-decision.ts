@@ -18,7 +18,13 @@ export interface Claim {
   readonly key: ClaimKey | undefined;
   readonly hardwareId: string;
   /** The existing device with this hardware id in the key's tenant. */
-  readonly existingDeviceId: string | undefined;
+  readonly existing:
+    | {
+        readonly deviceId: string;
+        /** Whether it has ever had a credential. A device that a gateway has connected has none. */
+        readonly hasCredentials: boolean;
+      }
+    | undefined;
   readonly now: Date;
 }
 
@@ -30,18 +36,23 @@ export type ClaimDecision =
   | { readonly action: 'refuse'; readonly cause: Refused }
   /** The device exists: returns its id again, without a key. */
   | { readonly action: 'repeat'; readonly deviceId: string }
+  /** A gateway has connected the device, which now connects by itself: gives it credentials. */
+  | { readonly action: 'take'; readonly deviceId: string; readonly useUp: boolean }
   /** Creates a device; with `useUp` the key is marked as used. */
   | { readonly action: 'create'; readonly useUp: boolean };
 
 /** Decides a claim. The key is checked first: a known hardware id does not help a key that is disabled or expired. */
-export function decideClaim({ key, hardwareId, existingDeviceId, now }: Claim): ClaimDecision {
+export function decideClaim({ key, hardwareId, existing, now }: Claim): ClaimDecision {
   if (!key) return { action: 'refuse', cause: 'unknown_key' };
   if (!key.enabled) return { action: 'refuse', cause: 'disabled' };
   if (key.expiresAt && key.expiresAt <= now) return { action: 'refuse', cause: 'expired' };
   if (!matchesPattern(key.hardwareIdPattern, hardwareId)) return { action: 'refuse', cause: 'pattern' };
   const used = key.oneTime && key.usedBy !== undefined;
   if (used && key.usedBy !== hardwareId) return { action: 'refuse', cause: 'used' };
-  if (existingDeviceId !== undefined) return { action: 'repeat', deviceId: existingDeviceId };
+  // Otherwise any device could connect the hardware ids that are still to be claimed, and get their commands.
+  if (existing && !existing.hasCredentials && !used)
+    return { action: 'take', deviceId: existing.deviceId, useUp: key.oneTime };
+  if (existing) return { action: 'repeat', deviceId: existing.deviceId };
   // The device that used the key was deleted: a used key creates no second one.
   if (used) return { action: 'refuse', cause: 'used' };
   return { action: 'create', useUp: key.oneTime };

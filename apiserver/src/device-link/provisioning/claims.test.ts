@@ -370,6 +370,32 @@ describe('claims', () => {
       expect(await claimsOf(id)).to.equal(1);
     });
 
+    it('of one that a gateway has connected take it from the gateway, and give it one key', async () => {
+      const groupId = newId();
+      await rows(`INSERT INTO device_groups (tenant_id, group_id, name) VALUES ('acme', $1, 'claimed')`, groupId);
+      const { key, id } = await template({ defaultGroups: [groupId] });
+      const [gatewayId, childId] = [newId(), newId()];
+      await rows(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, gateway_device_id)
+         VALUES ('acme', $1, 'gateway', 'gateway', NULL), ('acme', $2, 'child', 'child', $1)`,
+        ...[gatewayId, childId],
+      );
+      const before = await claimsOf(id);
+      const results = await Promise.all(Array.from({ length: 20 }, () => claim(key, 'child')));
+      expect(new Set(results.map((result) => result.deviceId))).to.deep.equal(new Set([childId]));
+      expect(results.filter((result) => result.apiKey !== '')).to.have.length(1);
+      const [device] = await rows(
+        `SELECT d.name, gateway_device_id, p.name AS profile, (SELECT count(*)::int4 FROM device_group_members m
+           WHERE m.device_id = d.device_id AND m.group_id = $2) AS groups
+         FROM devices d JOIN profiles p USING (tenant_id, profile_id) WHERE d.device_id = $1`,
+        ...[childId, groupId],
+      );
+      expect(device).to.deep.equal({ name: 'device child', gateway_device_id: null, profile: 'pumps', groups: 1 });
+      expect(await rows('SELECT FROM api_keys WHERE device_id = $1', childId)).to.have.length(1);
+      expect(await provisioned('child')).to.have.length(1);
+      expect((await claimsOf(id)) - before).to.equal(1);
+    });
+
     it('of a hundred hardware ids create as many devices, all counted', async () => {
       const { key, id } = await template();
       const results = await Promise.all(Array.from({ length: 100 }, (_, index) => claim(key, `many-${index}`)));

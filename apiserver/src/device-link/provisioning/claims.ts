@@ -1,16 +1,22 @@
 // The claim of a device: one transaction from the key to the device, its credentials and the event.
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import type { DeviceCredentials, IssuedCredentials, Wanted } from '../../auth/device-credentials/device-credentials.ts';
+import { hasHadKey } from '../../auth/device-credentials/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
 import { credentialFields } from '../../device-registry/devices/credential-handlers.ts';
 import { wantedCredentials } from '../../device-registry/devices/credential-type.ts';
 import {
+  changeDevice,
   checkDeviceQuota,
+  type DeviceRow,
   findByHardwareId,
+  findDevice,
+  fleetFacts,
   insertDevice,
+  notifyDeviceChanged,
   setCertificateExpiry,
 } from '../../device-registry/devices/devices.ts';
-import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
+import type { FleetChange, MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
 import { joinGroups } from '../../device-registry/devices/group-members.ts';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
@@ -18,7 +24,7 @@ import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
-import { KelletError, permissionDenied } from '../../platform/errors.ts';
+import { alreadyExists, KelletError, permissionDenied } from '../../platform/errors.ts';
 import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
 import { provisionedSubject } from '../../platform/events/subjects.ts';
 import { newId } from '../../platform/ids.ts';
@@ -143,7 +149,7 @@ export function claimMethod(parts: {
         // One error for every cause, so that it reveals nothing about keys.
         throw permissionDenied('the provision key does not allow this claim');
       }
-      claims.inc({ outcome: decision.action === 'create' ? 'created' : 'repeated' });
+      claims.inc({ outcome: outcomes[decision.action] });
       if (eventPosition !== undefined) {
         context.afterResponse(() => {
           outbox
@@ -151,7 +157,7 @@ export function claimMethod(parts: {
             .catch((error: unknown) => logger.debug({ err: error }, 'an event goes with the sweep'));
         });
       }
-      if (decision.action === 'create' && template) {
+      if (decision.action !== 'repeat' && template) {
         const { tenant_id: tenantId, namespace } = template;
         changes.mark({ kind: 'ProvisioningTemplate', tenantId, namespace, name: template.resource_name });
       }
@@ -173,6 +179,8 @@ function claimFacts({ tenantId, template, deviceId = '' }: Outcome, result: stri
     userAgent: metadata.get('user-agent') ?? '',
   };
 }
+
+const outcomes = { create: 'created', take: 'taken', repeat: 'repeated' } as const;
 
 const refusedAsUnknown: ClaimDecision = { action: 'refuse', cause: 'unknown_key' };
 
@@ -208,7 +216,11 @@ async function claimInTenant(
   const decision = decideClaim({
     key: claimKey(template),
     hardwareId,
-    existingDeviceId: existing?.device_id,
+    existing: existing && {
+      deviceId: existing.device_id,
+      // Of other types, old ones are deleted. The children of gateways have this one.
+      hasCredentials: existing.credential_type !== 'api_key' || (await hasHadKey(tx, tenantId, existing.device_id)),
+    },
     now: template.now,
   });
   if (decision.action === 'refuse') return { tenantId, decision, template };
@@ -220,32 +232,52 @@ async function claimInTenant(
       wanted.type === 'certificate' ? await parts.credentials.repeat(tx, holder, wanted.request) : undefined;
     return { tenantId, decision, template, deviceId: decision.deviceId, issued };
   }
-  if (quota > 0) await checkDeviceQuota(tx, tenantId, quota);
-  return create(tx, { fields, template, decision, wanted }, parts, record);
+  if (decision.action === 'create' && quota > 0) await checkDeviceQuota(tx, tenantId, quota);
+  return provision(tx, { fields, template, decision, wanted }, parts, record);
 }
 
-/** A claim that creates a device. */
-interface Creation {
+/** A claim that creates or takes a device. */
+interface Provisioning {
   readonly fields: ClaimFields;
   readonly template: ClaimTemplateRow;
-  readonly decision: ClaimDecision & { readonly action: 'create' };
+  readonly decision: ClaimDecision & { readonly action: 'create' | 'take' };
   readonly wanted: Wanted;
 }
 
-/** Creates the device of a claim with its credentials, in the template's groups that still exist. */
-async function create(
+/** Makes the device what the template says. Throws ALREADY_EXISTS if it was deleted or claimed in the meantime. */
+async function take(tx: Transaction, { fields, template }: Provisioning, deviceId: string): Promise<FleetChange> {
+  const { tenantId, hardwareId } = fields;
+  const before = await findDevice(tx, tenantId, deviceId, 'FOR NO KEY UPDATE');
+  if (before?.hardware_id !== hardwareId || (await hasHadKey(tx, tenantId, deviceId)))
+    throw alreadyExists('the device is being claimed by another request');
+  const changes: Partial<DeviceRow> = {
+    ...{ name: fields.deviceName, profile_id: template.profile_id, credential_type: template.credential_type },
+    gateway_device_id: null,
+  };
+  const after = await changeDevice(tx, tenantId, deviceId, new Map(Object.entries(changes)));
+  await notifyDeviceChanged(tx, tenantId, deviceId);
+  return { before: fleetFacts(before), after: fleetFacts(after!) };
+}
+
+/** Creates or takes the device of a claim, with its credentials and in the template's groups that still exist. */
+async function provision(
   tx: Transaction,
-  { fields, template, decision, wanted }: Creation,
+  provisioning: Provisioning,
   { clock, membership, credentials }: ClaimParts,
   record: (tx: Transaction, outcome: Outcome) => Promise<void>,
 ): Promise<Outcome> {
+  const { fields, template, decision, wanted } = provisioning;
   const { tenantId, keyHash, hardwareId, deviceName: name } = fields;
   const { profile_id: profileId, template_id: templateId, default_group_ids: groupIds } = template;
-  const deviceId = newId();
+  const deviceId = decision.action === 'take' ? decision.deviceId : newId();
   const credentialType = template.credential_type;
-  const inserted = insertDevice(tx, {
-    ...{ tenantId, deviceId, name, hardwareId, profileId, groupIds, credentialType },
-  });
+  const inserted =
+    decision.action === 'create' &&
+    insertDevice(tx, { ...{ tenantId, deviceId, name, hardwareId, profileId, groupIds, credentialType } });
+  const change =
+    decision.action === 'take'
+      ? await take(tx, provisioning, deviceId)
+      : { after: { deviceId, hardwareId, profileId, firmwareVersion: '', softwareVersion: '' } };
   const issue = async (): Promise<IssuedCredentials> => {
     const issued = await credentials.issue(tx, { tenantId, deviceId }, wanted);
     await setCertificateExpiry(tx, tenantId, deviceId, issued.certificateExpiresAt);
@@ -261,7 +293,6 @@ async function create(
   };
   const event = { tenantId, subject: provisionedSubject, resource: deviceId, data, holdMilliseconds };
   const made: Outcome = { tenantId, decision, template, deviceId };
-  const facts = { deviceId, hardwareId, profileId, firmwareVersion: '', softwareVersion: '' };
   const [issued, eventPosition] = await Promise.all([
     issue(),
     enqueue(tx, event, clock),
@@ -271,7 +302,7 @@ async function create(
     countClaim(tx, tenantId, templateId),
     record(tx, made),
     // Last, because a running rollout of the profile stays locked from here to the commit.
-    membership.devicesChanged(tx, tenantId, [{ after: facts }]),
+    membership.devicesChanged(tx, tenantId, [change]),
   ]);
   return { ...made, issued, eventPosition };
 }

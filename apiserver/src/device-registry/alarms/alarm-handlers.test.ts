@@ -67,7 +67,7 @@ describe('alarms', () => {
     expect(await update({ severity: Alarm_Severity.warning }, ['severity'])).to.include({
       severity: Alarm_Severity.warning,
     });
-    expect((await update({}, ['details'])).details).to.equal(undefined);
+    expect((await update({}, ['details'])).details).to.deep.equal({});
     expect(await refusalOf(update({}, ['severity']))).to.match(/^INVALID_ARGUMENT severity is required/);
     expect(await refusalOf(update({}, ['status']))).to.match(/^INVALID_ARGUMENT update_mask/);
     await services.devices(method.deleteAlarm, { alarmId });

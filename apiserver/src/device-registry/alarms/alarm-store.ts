@@ -55,7 +55,7 @@ export const toAlarm = (row: AlarmRow): AlarmMessage => ({
   count: row.count,
   firstAt: timestampFromDate(row.first_at),
   lastAt: timestampFromDate(row.last_at),
-  details: row.details ?? undefined,
+  details: row.details ?? {},
   acknowledgedAt: row.acknowledged_at ? timestampFromDate(row.acknowledged_at) : undefined,
   clearedAt: row.cleared_at ? timestampFromDate(row.cleared_at) : undefined,
 });

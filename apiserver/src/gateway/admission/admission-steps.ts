@@ -2,8 +2,10 @@
 import type { DescMethod, Message } from '@bufbuild/protobuf';
 import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
+import { setTraceOwner } from '../../platform/observability/tracing.ts';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
 import { deviceGroupsOf, type Visibility, visibilityOf } from '../../platform/visibility.ts';
 import type { AccessEntry } from '../observability/access-log.ts';
@@ -79,6 +81,7 @@ export class Admission {
     headers: Map<string, string>,
     entry: AccessEntry | undefined,
   ): Promise<Caller> {
+    setTraceOwner(addressBlock(address));
     if (isPublic(access)) {
       if (entry) entry.caller = publicCaller;
       this.limiter.throttleAddress(address);
@@ -88,6 +91,7 @@ export class Admission {
     const identity = await this.authenticator.authenticate(credential, address, use);
     if (entry) entry.caller = identity.caller;
     const { kind, tenantId } = identity.caller;
+    if (tenantId !== '') setTraceOwner(tenantId);
     // Callers without rights in a tenant must not use up its window.
     if (kind === 'kubernetes' && tenantId === '') this.limiter.throttleAddress(address);
     else this.setHeaders(await this.limiter.count(access, identity), headers);
@@ -114,6 +118,7 @@ export class Admission {
    * itself authorises the caller. Throws UNAUTHENTICATED or RESOURCE_EXHAUSTED.
    */
   async admitSocket(credential: string, address: string): Promise<Caller> {
+    setTraceOwner(addressBlock(address));
     const identity = await this.authenticator.authenticate(credential, address);
     const wait = (await this.limiter.countWindow(identity)).retryAfterSeconds;
     if (wait > 0) throw new RateLimitExceeded(wait);

@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { type IncomingMessage, Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Server as Listener, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { limitConnections } from '../../platform/addresses/limit-connections.ts';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
 
@@ -133,7 +134,7 @@ export class HttpServer extends Server {
     this.handle = handle;
     this.limits = limits;
     this.refused = options.refused ?? (() => undefined);
-    this.maxConnections = limits.connections;
+    limitConnections(this, limits.connections);
     this.on('connection', (socket) => this.add(socket));
     this.on('request', (request, response) => this.receive(request, response));
     this.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {

@@ -93,7 +93,8 @@ export class FairSlots {
   private queue(owner: string, { milliseconds, signal }: Patience): Promise<void> {
     const line = this.lines.get(owner) ?? new Set();
     if (line.size >= this.limits.waitingPerOwner) throw this.refused('own');
-    if (this.waiting >= (this.limits.waiting ?? Infinity)) throw this.refused('others');
+    // Counted only if it matters: it takes longer the more owners wait.
+    if (this.limits.waiting !== undefined && this.waiting >= this.limits.waiting) throw this.refused('others');
     this.lines.set(owner, line);
     return new Promise((resolve, reject) => {
       const leave = () => {

@@ -57,8 +57,11 @@ const columnNames = (relation: string, numbers: string): string =>
   `(SELECT array_agg(quote_ident(a.attname) ORDER BY k.place) FROM unnest(${numbers}) WITH ORDINALITY AS k (number, place)
     JOIN pg_attribute a ON a.attrelid = ${relation} AND a.attnum = k.number)`;
 
-/** Returns all tables of the schema in order of their names. */
-export async function listTables(tx: Transaction): Promise<CatalogueTable[]> {
+/**
+ * Returns the tables of the schema in order of their names. `heirs`: of the tables that inherit from others only these, because there
+ * may be thousands; undefined: all.
+ */
+export async function listTables(tx: Transaction, heirs?: readonly string[]): Promise<CatalogueTable[]> {
   const [tables, references] = await Promise.all([
     tx.query<TableRow & Record<string, unknown>>(
       `SELECT quote_ident(c.relname) AS name,
@@ -72,11 +75,14 @@ export async function listTables(tx: Transaction): Promise<CatalogueTable[]> {
           WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attidentity <> '') AS identity,
          c.relkind = 'r' AND c.relpersistence = 'p' AS holds_rows,
          EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
-          WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND a.attname = 'tenant_id') AS is_indexed,
+          WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL
+            AND a.attname IN ('tenant_id', 'tenant_ids')) AS is_indexed,
          EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal) AS has_triggers,
          coalesce('autovacuum_enabled=false' = ANY (c.reloptions), false) AS is_not_vacuumed
        FROM pg_class c WHERE c.relkind IN ('r', 'p') AND c.relnamespace = current_schema()::regnamespace
+         AND ($1::text[] IS NULL OR c.relname = ANY ($1) OR NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = c.oid))
        ORDER BY c.relname`,
+      [heirs ?? null],
     ),
     tx.query<ReferenceRow & Record<string, unknown>>(
       `SELECT quote_ident(c.relname) AS name, quote_ident(r.relname) AS table, ${columnNames('f.conrelid', 'f.conkey')} AS columns,

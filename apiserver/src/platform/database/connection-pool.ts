@@ -1,8 +1,9 @@
 // The pool of connections, without those that may be dead.
 import pg from 'pg';
+import { FairSlots } from '../concurrency/fair-slots.ts';
 import { unavailable } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
-import { connectionOptions, prepareSession } from './connection.ts';
+import { connectionOptions, connectMilliseconds, prepareSession } from './connection.ts';
 import { isConnectionError } from './database-errors.ts';
 import type { SlowStatements } from './slow-statements.ts';
 import { type Result, sendBatch, type Statement } from './statement-batch.ts';
@@ -15,6 +16,16 @@ const responseMilliseconds = 2000;
 
 /** Timeout of a ping. */
 const pingMilliseconds = 2000;
+
+/** Share of the connections that one owner's work can have, so that others need not wait for it. */
+const shareOfOwner = 0.75;
+
+/** A connection that is in use. */
+export interface Lease {
+  readonly client: pg.PoolClient;
+  /** Returns the connection to the pool, or closes it if it is broken. */
+  readonly release: (broken: Error | undefined) => void;
+}
 
 /** Settings of a pool. */
 export interface PoolSettings {
@@ -34,6 +45,7 @@ export class ConnectionPool {
   readonly pool: pg.Pool;
   private readonly slowStatements: SlowStatements | undefined;
   private readonly isPooled: boolean;
+  private readonly slots: FairSlots;
   /** When each pooled connection last worked, in milliseconds of performance.now. */
   private readonly heardAt = new WeakMap<pg.PoolClient, number>();
   /** Connections last heard from before this time are not reused. */
@@ -48,6 +60,14 @@ export class ConnectionPool {
   ) {
     this.slowStatements = slowStatements;
     this.isPooled = isPooled;
+    this.slots = new FairSlots({
+      ...{
+        total: maximumConnections,
+        perOwner: Math.ceil(maximumConnections * shareOfOwner),
+        waitingPerOwner: Infinity,
+      },
+      refusal: () => unavailable('the database is busy: try again'),
+    });
     // The pool awaits it, though pg's types do not say so.
     const onConnect = (client: pg.ClientBase): unknown => prepareSession(client, statementMilliseconds);
     this.pool = new pg.Pool({
@@ -105,15 +125,24 @@ export class ConnectionPool {
     } as pg.QueryConfig);
   }
 
-  /** Returns a connection that is not in doubt. Throws UNAVAILABLE. */
-  async connect(): Promise<pg.PoolClient> {
+  /** Returns a connection that is not in doubt. Owners take turns: tenants, addresses of strangers, and the loops as ''. Throws UNAVAILABLE. */
+  async connect(owner: string): Promise<Lease> {
+    const leave = await this.slots.acquire(owner, { milliseconds: connectMilliseconds });
     try {
       for (;;) {
         const client = await this.pool.connect();
-        if ((this.heardAt.get(client) ?? Infinity) >= this.doubtedAt) return client;
-        client.release(true);
+        if ((this.heardAt.get(client) ?? Infinity) < this.doubtedAt) {
+          client.release(true);
+          continue;
+        }
+        const release = (broken: Error | undefined): void => {
+          client.release(broken);
+          leave();
+        };
+        return { client, release };
       }
     } catch (error) {
+      leave();
       throw unavailable('the database is unavailable', error);
     }
   }
@@ -136,7 +165,7 @@ export class ConnectionPool {
 
   /** Resolves if the database responds and accepts writes; rejects with the reason otherwise. */
   async ping(): Promise<void> {
-    const client = await this.connect();
+    const { client, release } = await this.connect('');
     let broken: Error | undefined;
     try {
       const [asked] = await sendBatch(client, [{ text: 'SHOW transaction_read_only' }], pingMilliseconds);
@@ -145,7 +174,7 @@ export class ConnectionPool {
       broken = error as Error;
       throw error;
     } finally {
-      client.release(broken);
+      release(broken);
     }
   }
 }

@@ -3,7 +3,7 @@ import pg from 'pg';
 import { sendBatch, type Statement } from './statement-batch.ts';
 
 /** Timeout for connecting, and again for setting up the session. */
-const connectMilliseconds = 5000;
+export const connectMilliseconds = 5000;
 
 /** How long a connection is idle before the operating system sends keepalive probes. */
 const keepAliveMilliseconds = 10_000;

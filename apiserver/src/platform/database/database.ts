@@ -4,7 +4,7 @@ import pg from 'pg';
 import { unavailable } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
 import { counter, type Registry } from '../observability/metrics.ts';
-import { beginClientSpan, endTrace, inTrace } from '../observability/tracing.ts';
+import { beginClientSpan, currentTrace, endTrace, inTrace } from '../observability/tracing.ts';
 import { connectionOptions, cutOff, prepareSession } from './connection.ts';
 import { ConnectionPool } from './connection-pool.ts';
 import {
@@ -91,6 +91,9 @@ export interface DatabaseOptions {
   /** Counts hints that were dropped. */
   readonly metrics?: Registry;
 }
+
+/** Returns whose work goes on: that of the current call, or that of the loops. */
+const ownerOfCall = (): string => currentTrace()?.owner ?? '';
 
 /** The database of the data plane. */
 export class Database {
@@ -202,14 +205,15 @@ export class Database {
    */
   async tenant<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
-    return this.transaction([begin, { ...this.tenantScope, values: [tenantId] }], work, this.statementMilliseconds);
+    const opening = [begin, { ...this.tenantScope, values: [tenantId] }];
+    return this.transaction(tenantId, opening, work, this.statementMilliseconds);
   }
 
   /** Like `tenant`, for several reads that must see the same state. */
   async tenantSnapshot<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
     const opening = [beginSnapshot, { ...this.tenantScope, values: [tenantId] }];
-    return this.transaction(opening, work, this.statementMilliseconds);
+    return this.transaction(tenantId, opening, work, this.statementMilliseconds);
   }
 
   /**
@@ -220,12 +224,12 @@ export class Database {
   async frequent<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
     const opening = [begin, { ...this.tenantScope, values: [tenantId] }];
-    return this.transaction(opening, work, this.statementMilliseconds, this.frequentNames);
+    return this.transaction(tenantId, opening, work, this.statementMilliseconds, this.frequentNames);
   }
 
   /** Runs `work` in one transaction across tenants: for the loops of the data plane, never for a caller's request. */
   async system<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.transaction([begin, ...this.systemBounds], work, this.loopMilliseconds);
+    return this.transaction(ownerOfCall(), [begin, ...this.systemBounds], work, this.loopMilliseconds);
   }
 
   /**
@@ -234,7 +238,7 @@ export class Database {
    * may be repeated.
    */
   async repeatable(statement: Statement & { readonly name: string }): Promise<void> {
-    await this.inSpan('transaction', () => this.sendAlone(this.repeatableScope, [statement]));
+    await this.inSpan('transaction', () => this.sendAlone(ownerOfCall(), this.repeatableScope, [statement]));
   }
 
   /**
@@ -242,12 +246,13 @@ export class Database {
    * Rejects, once, if a prepared statement has become stale; the loop then repeats its work.
    */
   async frequentSystem<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.transaction([begin, ...this.systemBounds], work, this.loopMilliseconds, this.frequentSystemNames);
+    const opening = [begin, ...this.systemBounds];
+    return this.transaction(ownerOfCall(), opening, work, this.loopMilliseconds, this.frequentSystemNames);
   }
 
   /** Like `system`, for work on whole tables whose statements may take minutes. */
   async maintenance<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.transaction([begin, ...maintenanceBounds], work, maintenanceMilliseconds);
+    return this.transaction('', [begin, ...maintenanceBounds], work, maintenanceMilliseconds);
   }
 
   /**
@@ -266,7 +271,7 @@ export class Database {
    */
   async read<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
-    return this.readIn({ ...this.readScope, values: [tenantId] }, this.tenantNames, work);
+    return this.readIn(tenantId, { ...this.readScope, values: [tenantId] }, this.tenantNames, work);
   }
 
   /**
@@ -274,13 +279,18 @@ export class Database {
    * for platform administrators, and for loops.
    */
   async systemRead<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.readIn(this.systemReadScope, this.systemNames, work);
+    return this.readIn(ownerOfCall(), this.systemReadScope, this.systemNames, work);
   }
 
-  private readIn<T>(scope: Statement, names: StatementNames, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  private readIn<T>(
+    owner: string,
+    scope: Statement,
+    names: StatementNames,
+    work: (tx: Transaction) => Promise<T>,
+  ): Promise<T> {
     const queue = new StatementQueue((statements) => {
       const named = statements.map((statement) => ({ ...statement, name: names.nameOf(statement.text) }));
-      return this.sendAlone(scope, named);
+      return this.sendAlone(owner, scope, named);
     });
     return this.inSpan('read', async () => {
       try {
@@ -292,8 +302,12 @@ export class Database {
   }
 
   /** Sends a batch that is its own transaction and can safely be sent twice. */
-  private async sendAlone(scope: Statement, statements: readonly Statement[]): Promise<Result<pg.QueryResultRow>[]> {
-    const client = await this.connections.connect();
+  private async sendAlone(
+    owner: string,
+    scope: Statement,
+    statements: readonly Statement[],
+  ): Promise<Result<pg.QueryResultRow>[]> {
+    const { client, release } = await this.connections.connect(owner);
     const send = () => this.connections.send(client, [scope], statements, this.statementMilliseconds);
     let broken: Error | undefined;
     try {
@@ -307,17 +321,18 @@ export class Database {
       broken = error as Error;
       throw unavailable('the database is unavailable', error);
     } finally {
-      client.release(broken);
+      release(broken);
     }
   }
 
   private transaction<T>(
+    owner: string,
     opening: readonly Statement[],
     work: (tx: Transaction) => Promise<T>,
     timeoutMilliseconds: number,
     names?: StatementNames,
   ): Promise<T> {
-    return this.inSpan('transaction', () => this.runTransaction(opening, work, timeoutMilliseconds, names));
+    return this.inSpan('transaction', () => this.runTransaction(owner, opening, work, timeoutMilliseconds, names));
   }
 
   /**
@@ -359,12 +374,13 @@ export class Database {
 
   /** The statements that open the transaction travel with its first queries; work without queries opens none. */
   private async runTransaction<T>(
+    owner: string,
     opening: readonly Statement[],
     work: (tx: Transaction) => Promise<T>,
     timeoutMilliseconds: number,
     names: StatementNames | undefined,
   ): Promise<T> {
-    const client = await this.connections.connect();
+    const { client, release } = await this.connections.connect(owner);
     let isOpen = false;
     let hasFailed = false;
     let broken: Error | undefined;
@@ -418,7 +434,7 @@ export class Database {
       if (isReadOnlyServer(error)) throw unavailable('the database does not accept writes', error);
       throw error;
     } finally {
-      client.release(broken);
+      release(broken);
     }
     if (lostCommit)
       await confirmCommit(

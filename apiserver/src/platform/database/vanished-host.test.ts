@@ -336,7 +336,7 @@ describe('a statement that exceeds its timeout', function () {
 
   it('is ended when there are many at once, so that they do not pile up', async () => {
     const calls = Array.from({ length: 60 }, () => outcome(database.read('acme', (tx) => tx.query(sleep))));
-    await eventually(async () => (await sleeping()) === 20);
+    await eventually(async () => (await sleeping()) === 15);
     await Promise.all(calls);
     expect(await sleeping()).to.equal(0);
   });

@@ -16,6 +16,7 @@ import {
   status,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
+import { limitConnections } from '../addresses/limit-connections.ts';
 import type { ServiceHost } from './grpc-health.ts';
 
 /** Limits on what a client may use of a server. Times are in milliseconds. */
@@ -113,7 +114,7 @@ export class GrpcPort implements ServiceHost {
     const accept = (socket: Socket): void => this.add(socket);
     this.listener = listen?.(this.limits, accept) ?? createServer({ noDelay: true }, accept);
     if (listen) this.listener.on('connection', (socket: Socket) => this.keep(socket));
-    this.listener.maxConnections = this.limits.connections;
+    if (!listen) limitConnections(this.listener, this.limits.connections);
   }
 
   /** Adds a service whose methods are gRPC handlers. */

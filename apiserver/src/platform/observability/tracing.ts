@@ -14,6 +14,8 @@ export class Trace {
   readonly span: Span | undefined;
   /** The id of its request, for the log. */
   requestId: string | undefined;
+  /** Who shares connections fairly with others: the tenant or, until it is known, the address. */
+  owner: string | undefined;
   private received: TraceContext | undefined;
 
   constructor(received: TraceContext | undefined, span: Span | undefined) {
@@ -50,6 +52,12 @@ export const currentTrace = (): Trace | undefined => running.getStore();
 export function nameTrace(requestId: string): void {
   const trace = currentTrace();
   if (trace) trace.requestId = requestId;
+}
+
+/** Sets the owner of the current trace. */
+export function setTraceOwner(owner: string): void {
+  const trace = currentTrace();
+  if (trace) trace.owner = owner;
 }
 
 /**
@@ -105,6 +113,7 @@ export function beginClientSpan(name: string, attributesOf: () => Attributes, ma
   const span = tracer.startSpan(name, { kind: api.SpanKind.CLIENT, attributes: attributesOf() }, parent);
   const trace = new Trace(undefined, span);
   trace.requestId = running?.requestId;
+  trace.owner = running?.owner;
   return trace;
 }
 

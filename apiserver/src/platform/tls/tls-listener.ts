@@ -2,6 +2,7 @@
 // judge it: a handshake only proves that the client holds its private key. The credential's record says whose it is. With an
 // authority (the control port) the handshake fails without a certificate that it has signed.
 import { createServer, type Server, type TlsOptions, type TLSSocket } from 'node:tls';
+import { limitConnections } from '../addresses/limit-connections.ts';
 import type { Logger } from '../observability/logger.ts';
 import type { TlsFiles } from './tls-files.ts';
 
@@ -26,7 +27,7 @@ export function createTlsListener(
     { ...fixed, ...certificate, requestCert: true, rejectUnauthorized: certificate.ca !== undefined },
     (socket: TLSSocket) => accept(socket),
   );
-  server.maxConnections = connections;
+  limitConnections(server, connections);
   server.on('tlsClientError', (error) => logger.debug({ err: error }, 'a TLS handshake failed'));
   files.follow((certificate) => server.setSecureContext({ ...fixed, ...certificate }));
   return server;

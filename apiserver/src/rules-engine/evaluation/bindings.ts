@@ -62,9 +62,9 @@ export interface StoredPayload {
   readonly string_values: Readonly<Record<string, string>>;
 }
 
-/** Reads a point of a request. Throws INVALID_ARGUMENT naming the field. */
-export function givenPoint(field: string, point: TelemetryPoint): RulePoint {
-  const time = parseTimestamp(point.timestamp);
+/** Reads a point of a request; one without a timestamp is of `now`. Throws INVALID_ARGUMENT naming the field. */
+export function givenPoint(field: string, point: TelemetryPoint, now: Date): RulePoint {
+  const time = parseTimestamp(point.timestamp || now.toISOString());
   if (!time || time.seconds < 0) {
     throw invalidArgument(`${field}.timestamp is not RFC 3339 since 1970, such as 2026-01-31T12:00:00Z`);
   }

@@ -4,6 +4,7 @@ import { readCursor } from '../../platform/database/cursor.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { nextSegment } from './each-segment.ts';
+import { recordTenants, subtractPoints } from './tenant-segments.ts';
 
 /**
  * Indexes one complete segment after the one given. Returns its id, or undefined if none is left or other processes are working on
@@ -30,7 +31,11 @@ export function indexNextSegment(database: Database, after = 0n): Promise<bigint
       // Readers continue meanwhile; nothing writes to a complete segment.
       await indexSegment(tx, id);
       await tx.query('SELECT telemetry_count_segment($1)', [id]);
-      await tx.query(`UPDATE telemetry_segments SET state = 'indexed', indexed_at = now() WHERE segment_id = $1`, [id]);
+      await recordTenants(tx, id);
+      await tx.query(
+        `UPDATE telemetry_segments SET state = 'indexed', indexed_at = now(), tenants_recorded = true WHERE segment_id = $1`,
+        [id],
+      );
       // Last: readers wait from here on.
       await tx.query('SELECT telemetry_finish_leaf_table($1)', [id]);
       return id;
@@ -228,16 +233,19 @@ export function expireNextSegment(database: Database, retained: ReadonlyMap<stri
     );
     const id = rows[0]?.segment_id;
     if (id === undefined) return false;
-    const deleted = await tx.query(
-      `DELETE FROM telemetry_segment_${id} AS p USING unnest($1::text[], $2::int8[]) AS kept (tenant, start)
-       WHERE p.tenant_id = kept.tenant AND p.time < kept.start`,
+    const deleted = await tx.query<{ tenant_id: string; points: bigint }>(
+      `WITH deleted AS (
+         DELETE FROM telemetry_segment_${id} AS p USING unnest($1::text[], $2::int8[]) AS kept (tenant, start)
+         WHERE p.tenant_id = kept.tenant AND p.time < kept.start RETURNING p.tenant_id)
+       SELECT tenant_id, count(*) AS points FROM deleted GROUP BY tenant_id`,
       [[...retained.keys()], [...retained.values()]],
     );
+    await subtractPoints(tx, id, deleted.rows);
     await tx.query('UPDATE telemetry_segments SET expired_at = now() WHERE segment_id = $1', [id]);
     const left = await tx.query(`SELECT FROM telemetry_segment_${id} LIMIT 1`);
     if (left.rows.length === 0) await dropColdSegments(tx, [id]);
     // What was deleted takes room until it is vacuumed, which is turned off in segments of releases before.
-    else if (deleted.rowCount! > 0)
+    else if (deleted.rows.length > 0)
       await tx.query(`ALTER TABLE telemetry_segment_${id} SET (autovacuum_enabled = true)`);
     return true;
   });

@@ -16,6 +16,8 @@ const special: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   artifact_remains: { store: `'file:///nowhere'` },
   // Of devices that no test makes: there is no such file.
   cold_files: { least_device: `'${nilId}'`, greatest_device: `'${nilId}'` },
+  // A segment that was dropped.
+  telemetry_tenant_segments: { segment_id: '0' },
   entity_views: { device_id: '(SELECT device_id FROM devices WHERE tenant_id = $1 LIMIT 1)' },
 };
 

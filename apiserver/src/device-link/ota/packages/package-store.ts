@@ -235,6 +235,21 @@ export async function upsertPackage(tx: Transaction, tenantId: string, manifest:
   );
 }
 
+/** Reports whether the address has served the artifact for a package of the tenant. */
+export async function isVerifiedSource(
+  tx: Transaction,
+  tenantId: string,
+  artifactUri: string,
+  sha256: Buffer,
+): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `SELECT FROM ota_packages
+     WHERE tenant_id = $1 AND sha256 = $2 AND artifact_uri = $3 AND checksum_verified AND deleted_at IS NULL LIMIT 1`,
+    [tenantId, sha256, artifactUri],
+  );
+  return rowCount === 1;
+}
+
 /**
  * Forgets the verdict on a package that was deleted and created again, because that is how a wrong address or size in a manifest
  * is corrected.

@@ -81,6 +81,19 @@ describe('the artifact of a manifest', () => {
     expect(await settled('moved', '/right')).to.deep.equal({ status: 'available', refusal: undefined });
   });
 
+  it('is compared with what its own address serves, also if the store has the declared one', async () => {
+    served.set('/right', artifact);
+    served.set('/other', Buffer.from('another build'));
+    expect(await settled('first', '/right')).to.include({ status: 'available' });
+    expect((await settled('copied', '/other')).refusal).to.include({ reason: 'ChecksumMismatch' });
+    expect((await settled('copied', '/other')).refusal, 'applied again').to.include({ reason: 'ChecksumMismatch' });
+    expect((await settled('nowhere', '/nowhere')).refusal).to.include({ reason: 'FetchFailed' });
+    served.set('/mirror', artifact);
+    expect(await settled('second', '/mirror'), 'served as declared').to.include({ status: 'available' });
+    served.delete('/mirror');
+    expect(await settled('third', '/mirror'), 'served once').to.include({ status: 'available' });
+  });
+
   it('may have another size once the package is created again', async () => {
     served.set('/right', artifact);
     expect((await settled('sized', '/right', 3)).refusal?.message).to.match(/size_bytes/);

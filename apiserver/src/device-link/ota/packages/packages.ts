@@ -36,7 +36,6 @@ import { ArtifactError } from '../artifacts/artifact-error.ts';
 import { uploadUri } from '../artifacts/artifact-fetch.ts';
 import { ArtifactIntake, type IntakeSettings } from '../artifacts/artifact-intake.ts';
 import type { ArtifactReader } from '../artifacts/artifact-reader.ts';
-import { touchArtifact } from '../artifacts/artifact-store.ts';
 import { readCredentials, type SourceCredentials } from '../artifacts/source-credentials.ts';
 import { judgePackage } from './package-judgement.ts';
 import {
@@ -48,6 +47,7 @@ import {
   findPackage,
   findPackageByResource,
   getPackage,
+  isVerifiedSource,
   listPackages,
   listSignedPackages,
   lockPackage,
@@ -240,8 +240,16 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
       if (before && !isDeepStrictEqual(before.compatibility, compatibility))
         await this.compatibilityChanged(tx, tenantId, packageId);
       if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, sizeBytes);
-      await judgePackage(tx, tenantId, packageId);
-      const judged = await getPackage(tx, tenantId, packageId);
+      const current = await getPackage(tx, tenantId, packageId);
+      // A request has fetched its artifact already. That of a manifest is fetched first, also if the store has it: its address must
+      // serve what was declared, once for all packages.
+      const isChecked =
+        isCreation ||
+        artifactUri === uploadUri ||
+        current.checksum_verified ||
+        (await isVerifiedSource(tx, tenantId, artifactUri, sha256));
+      if (isChecked) await judgePackage(tx, tenantId, packageId);
+      const judged = isChecked ? await getPackage(tx, tenantId, packageId) : current;
       // A manifest keeps the row with the refusal in it; a refused request leaves nothing.
       const refusal = isCreation ? refusalOf(judged) : undefined;
       if (refusal) throw new RefusalError(refusal.reason, refusal.message);
@@ -307,22 +315,6 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
     await this.intake.stop();
   }
 
-  /** Fetches an artifact into the content store, unless it is there. */
-  private async store(
-    tenantId: string,
-    uri: string,
-    declared: { sha256: Buffer; sizeBytes: number },
-    credentials: SourceCredentials | undefined,
-  ): Promise<void> {
-    const { signal } = this.closing;
-    const known = await this.database.tenant(tenantId, (tx) => touchArtifact(tx, tenantId, declared.sha256));
-    if (known === undefined) {
-      await this.intake.fetch(tenantId, uri, declared, { signal, isPatient: true, credentials });
-    } else if (declared.sizeBytes !== 0 && known !== declared.sizeBytes) {
-      throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${declared.sizeBytes}`, true);
-    }
-  }
-
   /** Fetches a manifest's artifact in the background, once at a time, and notifies the operator of the result. */
   private startFetch(meta: ObjectMeta, row: PackageRow, credentials: SourceCredentials | undefined): void {
     const key = `${row.tenant_id}/${row.package_id}`;
@@ -342,7 +334,8 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
   ): Promise<void> {
     const tenantId = row.tenant_id;
     const declared = { sha256: row.sha256, sizeBytes: Number(row.size_bytes) };
-    const failure = await this.store(tenantId, row.artifact_uri, declared, credentials).then(
+    const given = { signal: this.closing.signal, isPatient: true, credentials };
+    const failure = await this.intake.fetch(tenantId, row.artifact_uri, declared, given).then(
       () => undefined,
       (error: unknown) => error,
     );
