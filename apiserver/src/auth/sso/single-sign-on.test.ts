@@ -509,9 +509,16 @@ describe('single sign-on', () => {
           at.ask('POST', 'auth/sso/providers', { ...settingsOf(idp), provider: `many-${n}` }, other),
         ),
       );
-      expect(made.filter(({ status }) => status === 200)).to.have.length(50);
-      expect(made.filter(({ body }) => body['code'] === 'RESOURCE_EXHAUSTED')).to.have.length(20);
-      await at.test.database.system((tx) => tx.query(`DELETE FROM sso_providers WHERE tenant_id = 'other'`));
+      const held = await at.test.database.system((tx) =>
+        tx.query(`SELECT FROM sso_providers WHERE tenant_id = 'other'`),
+      );
+      expect(held.rows).to.have.length(50);
+      const refused = made.filter(({ status }) => status !== 200);
+      expect(refused.map(({ body }) => body['code'])).to.include('RESOURCE_EXHAUSTED');
+      expect(new Set(refused.map(({ body }) => body['message']))).to.have.keys(['a tenant has at most 50 providers']);
+      await at.test.database.system((tx) =>
+        tx.query(`DELETE FROM sso_providers WHERE tenant_id = 'other' AND provider LIKE 'many-%'`),
+      );
     });
 
     it('are named after the host of their issuer if no name is given', async () => {

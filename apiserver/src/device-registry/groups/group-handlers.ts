@@ -30,12 +30,7 @@ import {
   queriesOfGroup,
   removeMember,
 } from './group-store.ts';
-import {
-  beginWalk,
-  lockForCheck,
-  queryGroupLimit,
-  type StoredQuery,
-} from './query-group-store.ts';
+import { beginWalk, lockForCheck, queryGroupLimit, type StoredQuery } from './query-group-store.ts';
 import { type QueryGroups, readQuery, storedQuery } from './query-groups.ts';
 
 /** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
