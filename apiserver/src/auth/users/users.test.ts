@@ -160,7 +160,7 @@ describe('users', () => {
   for (const [name, fields, code] of [
     ['a short password', { password: 'short' }, 'INVALID_ARGUMENT'],
     ['no role', { role: undefined }, 'INVALID_ARGUMENT'],
-    ['the platform role', { role: User_Role.platform_admin }, 'INVALID_ARGUMENT'],
+    ['the platform role', { role: User_Role.platform_admin }, 'PERMISSION_DENIED'],
     ['no e-mail', { email: '' }, 'INVALID_ARGUMENT'],
     ['no address', { email: 'ada' }, 'INVALID_ARGUMENT'],
     ['an unknown group', { groupIds: ['0190a000-0000-7000-8000-000000000000'] }, 'NOT_FOUND'],
