@@ -42,7 +42,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'gateway/rate-limit': ['rate_windows'],
   mqtt: ['mqtt_sessions'],
   'platform/audit': ['audit_anchors', 'audit_events', 'audit_heads', 'audit_pending'],
-  'platform/database': ['schema_migrations'],
+  'platform/database': ['kept_sums', 'schema_migrations'],
   'platform/events': ['outbox', 'outbox_set_aside'],
   'rules-engine': [
     ...['rule_actions', 'rule_last_points', 'rule_points', 'rule_reports', 'rule_revisions', 'rule_states', 'rules'],

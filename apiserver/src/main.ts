@@ -127,7 +127,7 @@ async function run(config: Config): Promise<void> {
     metrics,
   });
   registerTransactionIdGauge({ database, metrics, logger });
-  const broker = new Broker(config.natsUrl, logger, config.natsReplicas);
+  const broker = new Broker(config.natsUrl, logger, config.natsReplicas, config.natsStreamBytes);
   const { targets } = config;
   const isGateway = targets.has('gateway');
   const modules: ServiceModule[] = [];

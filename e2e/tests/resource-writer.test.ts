@@ -18,7 +18,7 @@ import {
   provisionKeyBinding,
 } from '@kellet/crds';
 import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
-import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
+import { Credential_Type, TelemetrySchema_Key_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { OtaPolicySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
@@ -162,6 +162,58 @@ describe('custom resources written for REST callers', function () {
     await applyAsAnother('from-git', { type: 'git' });
     expect(await refusalOf(call(profile.createProfile, { name: 'from-git' }))).to.match(/^ALREADY_EXISTS/);
     expect((await read<DeviceProfileSpec>('DeviceProfile', 'from-git'))!.spec).to.deep.equal({ type: 'git' });
+  });
+
+  it('creates no more than the tenant may have, however many calls there are at once', async () => {
+    const fill = (kind: string, count: number) =>
+      test.database.system((tx) =>
+        tx.query(
+          `INSERT INTO applied_versions (tenant_id, kind, namespace, name, uid)
+           SELECT $1, $2, $3, 'many-' || n, 'uid' FROM generate_series(1, $4::int4 - (
+             SELECT count(*)::int4 FROM applied_versions WHERE tenant_id = $1 AND kind = $2 AND NOT deleted)) AS n`,
+          [tenantId, kind, namespace, count],
+        ),
+      );
+    const { profileId } = await call(profile.createProfile, { name: 'of templates' });
+    await fill('DeviceProfile', 498);
+    const outcomes = await Promise.all(
+      Array.from({ length: 6 }, (_, n) =>
+        call(profile.createProfile, { name: `counted-${n}` }).then(
+          () => 'made',
+          (error: KelletError) => error.message,
+        ),
+      ),
+    );
+    expect(outcomes.filter((outcome) => outcome === 'made')).to.have.length(2);
+    expect(outcomes.filter((outcome) => outcome === 'a tenant has at most 500 profiles')).to.have.length(4);
+    const made = (await kubernetes.list('DeviceProfile', namespace)).filter(({ metadata }) =>
+      metadata.name.startsWith('counted-'),
+    );
+    expect(made).to.have.length(2);
+    await fill('ProvisioningTemplate', 1000);
+    expect(await refusalOf(call(template.createTemplate, { name: 'one more', profileId }))).to.equal(
+      'RESOURCE_EXHAUSTED a tenant has at most 1000 provisioning templates',
+    );
+    await test.database.system((tx) => tx.query(`DELETE FROM applied_versions WHERE name LIKE 'many-%'`));
+    await call(template.createTemplate, { name: 'one more', profileId });
+  });
+
+  it('refuses a telemetry schema of more than 64 KiB, also in a change', async () => {
+    const value = (n: number) => `${n}`.padStart(250, 'x');
+    const keys = (count: number) =>
+      Object.fromEntries(
+        Array.from({ length: count }, (_, key) => [
+          `key-${key}`,
+          { type: TelemetrySchema_Key_Type.string, enum: Array.from({ length: 128 }, (_, n) => value(n)) },
+        ]),
+      );
+    const { profileId } = await call(profile.createProfile, { name: 'schema', telemetrySchema: { keys: keys(1) } });
+    const tooLarge = 'INVALID_ARGUMENT telemetry_schema must be at most 65536 bytes of JSON';
+    expect(
+      await refusalOf(call(profile.createProfile, { name: 'larger schema', telemetrySchema: { keys: keys(3) } })),
+    ).to.equal(tooLarge);
+    const change = { profileId, telemetrySchema: { keys: keys(3) }, updateMask: mask('telemetry_schema') };
+    expect(await refusalOf(call(profile.updateProfile, change))).to.equal(tooLarge);
   });
 
   it('changes only the fields in the body, repeatedly', async () => {

@@ -144,6 +144,13 @@ const settings = {
     maximum: 5,
     help: 'members of a NATS cluster that store each event; 0: as the stream is, and 1 for a new one',
   },
+  natsStreamBytes: {
+    type: 'integer',
+    fallback: '1073741824',
+    minimum: 0,
+    maximum: 1_000_000_000_000,
+    help: 'bytes of events that each member of NATS keeps, for a week at most; the oldest are discarded first; 0: no limit',
+  },
   controlSecret: {
     type: 'string',
     secret: true,

@@ -8,6 +8,7 @@
 import type { Kind } from '@kellet/crds';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Transaction } from '../platform/database/database.ts';
+import { checkRoom, countedLimit } from '../platform/database/number-limits.ts';
 import { KelletError } from '../platform/errors.ts';
 import { takeUpIntent } from './intents.ts';
 
@@ -56,6 +57,32 @@ export async function noteDeletion(tx: Transaction, kind: Kind, meta: ObjectMeta
     versionOf(kind, meta),
   );
   return rowCount === 1;
+}
+
+const limitOf = (kind: Kind, maximum: number, what: string) =>
+  countedLimit(
+    'tenant',
+    `SELECT FROM applied_versions WHERE tenant_id = $1 AND kind = '${kind}' AND NOT deleted
+     UNION ALL SELECT FROM resource_intents
+     WHERE tenant_id = $1 AND kind = '${kind}' AND state = 'pending' AND deadline > now()`,
+    maximum,
+    what,
+  );
+
+/** Resources of one tenant that can be created through the API, those that were created by manifests included. */
+const limits = {
+  DeviceProfile: limitOf('DeviceProfile', 500, 'profiles'),
+  ProvisioningTemplate: limitOf('ProvisioningTemplate', 1000, 'provisioning templates'),
+  OtaPackage: limitOf('OtaPackage', 1000, 'packages'),
+  OtaRollout: limitOf('OtaRollout', 10_000, 'rollouts, completed ones included'),
+};
+
+/**
+ * Throws RESOURCE_EXHAUSTED if the tenant has no room for another resource, counting creations in progress. The creation's
+ * intent is to be opened in the same transaction.
+ */
+export async function checkResourceRoom(tx: Transaction, tenantId: string, kind: Kind): Promise<void> {
+  if (kind !== 'Tenant') await checkRoom(tx, [tenantId], limits[kind]);
 }
 
 /** Deletes the records of deleted resources of which no version can be in flight any more. */

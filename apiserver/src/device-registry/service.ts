@@ -5,6 +5,7 @@ import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import { alarmHandlers } from './alarms/alarm-handlers.ts';
+import { alarmSweep } from './alarms/alarm-sweep.ts';
 import { credentialHandlers } from './devices/credential-handlers.ts';
 import { countsLoop } from './devices/device-counts.ts';
 import { deviceHandlers } from './devices/device-handlers.ts';
@@ -68,7 +69,12 @@ export function createDeviceRegistry(
   const holdDevice: HoldDevice = async (tx, tenantId, deviceId) =>
     (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined;
   const entities: EntityParts = { database, paging, customerHasUsers: usage.customerHasUsers, holdDevice };
-  const loops = [queryGroups, historySweep(database, logger, config.deviceHistoryDays), countsLoop(database, logger)];
+  const loops = [
+    queryGroups,
+    historySweep(database, logger, config.deviceHistoryDays),
+    countsLoop(database, logger),
+    alarmSweep(database, logger),
+  ];
   return {
     directory,
     liveness,

@@ -1,10 +1,12 @@
 // Telemetry schemas and OTA policies, which tenants and profiles both state: their checks.
+import { toJson } from '@bufbuild/protobuf';
 import {
   AnchoringPolicy_Mode,
   type OtaPolicy,
   type TelemetrySchema,
   TelemetrySchema_AdditionalKeys as AdditionalKeys,
   TelemetrySchema_Key_Type as KeyType,
+  TelemetrySchemaSchema,
   type Window,
 } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { AnchorMode } from '@kellet/verify';
@@ -18,6 +20,7 @@ const maximumStringBytes = 4096;
 const maximumUnit = 32;
 const maximumEnum = 128;
 const maximumEnumValue = 256;
+const maximumSchemaBytes = 65_536;
 const maximumSeconds = 30 * 86_400;
 const days = ['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'];
 
@@ -57,6 +60,15 @@ export function checkTelemetrySchema(field: string, schema: TelemetrySchema): vo
     } else throw invalidArgument(`${at}.type must be number or string`);
   }
 }
+
+/** Reports whether a telemetry schema is larger than new ones may be: it is stored and copied with every profile. */
+export const isSchemaTooLarge = (schema: TelemetrySchema | undefined): boolean =>
+  schema !== undefined &&
+  Buffer.byteLength(JSON.stringify(toJson(TelemetrySchemaSchema, schema, { useProtoFieldName: true }))) >
+    maximumSchemaBytes;
+
+/** What is wrong with such a schema. */
+export const schemaTooLarge = `must be at most ${maximumSchemaBytes} bytes of JSON`;
 
 /** Checks an OTA policy. Throws INVALID_ARGUMENT naming the field. */
 export function checkOtaPolicy(field: string, policy: OtaPolicy): void {

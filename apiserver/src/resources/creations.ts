@@ -9,6 +9,7 @@ import {
   type ObjectMeta,
 } from '@kellet/crds';
 import { KubernetesError } from '@kellet/kubernetes';
+import { checkResourceRoom } from '../control/applied-versions.ts';
 import { type LastStep, refusalError } from '../control/applier.ts';
 import { cancelIfOverdue, cancelIntent, type Intent, openIntent } from '../control/intents.ts';
 import { sleep } from '../platform/clock.ts';
@@ -75,7 +76,7 @@ export class Creations {
 
   /**
    * Creates the resource and its working copy. Returns what the transaction that wrote the working copy has read. Throws
-   * ALREADY_EXISTS if the name is taken, INVALID_ARGUMENT if the resource's schema rejects the spec, the error of a
+   * RESOURCE_EXHAUSTED if the tenant has too many of its kind, ALREADY_EXISTS if the name is taken, INVALID_ARGUMENT if the resource's schema rejects the spec, the error of a
    * refusal, and UNAVAILABLE if the working copy was not written in time; nothing remains after any of these. Throws
    * DEADLINE_EXCEEDED if the outcome is unknown, because the database failed during the COMMIT and did not recover.
    */
@@ -88,7 +89,10 @@ export class Creations {
     if (milliseconds <= 0 || caller.aborted) throw unavailable('the call ended before the creation began');
     const signal = AbortSignal.any([caller, AbortSignal.timeout(milliseconds)]);
     const { database } = this.options;
-    await database.tenant(intent.tenantId, (tx) => openIntent(tx, intent, milliseconds));
+    await database.tenant(intent.tenantId, async (tx) => {
+      await checkResourceRoom(tx, intent.tenantId, intent.kind);
+      await openIntent(tx, intent, milliseconds);
+    });
     let isRefused = false;
     try {
       const object = await this.post(intent, creation.object, signal).catch((error: unknown) => {

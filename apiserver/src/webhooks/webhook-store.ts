@@ -1,8 +1,9 @@
-// The SQL of webhooks and their deliveries. A trigger on the outbox records deliveries (migrations/0059_webhooks.sql).
+// The SQL of webhooks and their deliveries. Triggers record deliveries and add up their bytes (migrations/0140_kept_sums.sql).
 import type { Busy } from '../platform/background/fair-worker.ts';
 import { boundedCount } from '../platform/database/bounded-count.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { failedPrecondition, notFound, resourceExhausted } from '../platform/errors.ts';
+import { checkRoom, countedLimit } from '../platform/database/number-limits.ts';
+import { failedPrecondition, notFound } from '../platform/errors.ts';
 import { tenantExists, tenantSuspendedOf } from '../policies/tenant-reader.ts';
 import { retrySeconds } from './sending/retry-schedule.ts';
 
@@ -50,13 +51,10 @@ export interface ClaimedDelivery {
 }
 
 /** Webhooks of one tenant. */
-const maximumWebhooks = 20;
+const webhookLimit = countedLimit('tenant', 'SELECT FROM webhooks WHERE tenant_id = $1', 20, 'webhooks');
 
-/** Events that may wait for one webhook; further ones are dropped. */
-const maximumPending = 100_000;
-
-/** Delivered and dead deliveries kept for one webhook, and for how long. */
-const maximumFinished = 10_000;
+/** Delivered and dead deliveries kept for one webhook, their bytes, and for how long. */
+const maximumFinished = { number: 10_000, bytes: 8 * 1024 * 1024 };
 const retentionDays = 30;
 
 /** A claim not settled by then is void: its process has died. */
@@ -73,11 +71,7 @@ export async function insertWebhook(
   webhookId: string,
   { url, secret, events, enabled }: WebhookDefinition,
 ): Promise<WebhookRow> {
-  const { rows: held } = await tx.query<{ webhooks: number }>(
-    'SELECT count(*)::int4 AS webhooks FROM webhooks WHERE tenant_id = $1',
-    [tenantId],
-  );
-  if (held[0]!.webhooks >= maximumWebhooks) throw resourceExhausted(`a tenant has at most ${maximumWebhooks} webhooks`);
+  await checkRoom(tx, [tenantId], webhookLimit);
   const { rows } = await tx.query<WebhookRow & Record<string, unknown>>(
     `INSERT INTO webhooks (tenant_id, webhook_id, url, secret, events, enabled) VALUES ($1, $2, $3, $4, $5, $6)
      RETURNING ${webhookColumns}`,
@@ -253,26 +247,26 @@ export async function allWebhooks(tx: Transaction): Promise<WebhookKey[]> {
   return rows;
 }
 
-/** Notes whether as many events wait for a webhook as may wait, and removes finished deliveries beyond their number. */
+/** Removes finished deliveries beyond their number and bytes, and delivers further events if there is room for them. */
 export async function boundDeliveries(
   tx: Transaction,
   { tenant_id: tenantId, webhook_id: webhookId }: WebhookKey,
-  { pending = maximumPending, finished = maximumFinished } = {},
+  finished = maximumFinished,
 ): Promise<void> {
   await tx.query(
-    `WITH waiting AS (
-       SELECT count(*) >= $3 AS is_full FROM (
-         SELECT FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND status = 'pending' LIMIT $3) AS w)
-     UPDATE webhooks w SET is_full = waiting.is_full,
-       last_error = CASE WHEN waiting.is_full THEN 'too many events wait: new ones are dropped' ELSE '' END
-     FROM waiting WHERE w.tenant_id = $1 AND w.webhook_id = $2 AND w.is_full <> waiting.is_full`,
-    [tenantId, webhookId, pending],
-  );
-  await tx.query(
     `DELETE FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND status <> 'pending' AND position <= (
-       SELECT position FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND status <> 'pending'
-       ORDER BY position DESC OFFSET $3 LIMIT 1)`,
-    [tenantId, webhookId, finished],
+       SELECT position FROM (
+         SELECT position, row_number() OVER latest AS number, sum(bytes) OVER latest AS bytes
+         FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND status <> 'pending'
+         WINDOW latest AS (ORDER BY position DESC ROWS UNBOUNDED PRECEDING)) AS kept
+       WHERE number > $3 OR bytes > $4 ORDER BY position DESC LIMIT 1)`,
+    [tenantId, webhookId, finished.number, finished.bytes],
+  );
+  // A trigger notes that there is none.
+  await tx.query(
+    `UPDATE webhooks SET is_full = false, last_error = ''
+     WHERE tenant_id = $1 AND webhook_id = $2 AND is_full AND NOT webhook_is_full($1, $2)`,
+    [tenantId, webhookId],
   );
 }
 

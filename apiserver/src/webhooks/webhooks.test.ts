@@ -11,7 +11,13 @@ import { MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import type { ServiceModule } from '../config/module.ts';
 import { sleep } from '../platform/clock.ts';
 import { enqueue, enqueueAll } from '../platform/events/outbox.ts';
-import { alarmSubject, provisionedSubject, rolloutSubject, statusSubject } from '../platform/events/subjects.ts';
+import {
+  alarmSubject,
+  attributesSubject,
+  provisionedSubject,
+  rolloutSubject,
+  statusSubject,
+} from '../platform/events/subjects.ts';
 import { newId } from '../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { allScopes } from '../platform/scopes.ts';
@@ -121,6 +127,30 @@ describe('webhooks', function () {
       ]),
     );
 
+  /** Returns the bytes that count against the limit. */
+  const keptBytes = async (webhookId: string): Promise<number> => {
+    const { rows } = await test.database.systemRead((tx) =>
+      tx.query<{ bytes: number }>(`SELECT kept_sum('acme', 'webhook_bytes', $1)::int4 AS bytes`, [webhookId]),
+    );
+    return rows[0]!.bytes;
+  };
+  const actualOf = async (webhookId: string): Promise<{ kept: number; bytes: number }> => {
+    const { rows } = await test.database.systemRead((tx) =>
+      tx.query<{ kept: number; bytes: number }>(
+        `SELECT count(*)::int4 AS kept, sum(octet_length(event) + 300)::int4 AS bytes
+         FROM webhook_deliveries WHERE tenant_id = 'acme' AND webhook_id = $1`,
+        [webhookId],
+      ),
+    );
+    return rows[0]!;
+  };
+
+  const emitMegabyte = (tenantId = 'acme') =>
+    test.database.tenant(tenantId, (tx) => {
+      const data = { text: 'x'.repeat(1_000_000) };
+      return enqueue(tx, { tenantId, subject: attributesSubject(tenantId, 'd1'), resource: newId(), data }, clock);
+    });
+
   it('wait while their tenant is suspended, and get nothing once it is deleted', async () => {
     await insertTenant(test.database, 'ending');
     const { at } = await hook(['*'], 'ending');
@@ -143,6 +173,15 @@ describe('webhooks', function () {
     await emitBoth();
     await emitBoth();
     expect(at.received).to.have.length(1);
+  });
+
+  it('are twenty of a tenant, however many are created at once', async () => {
+    await insertTenant(test.database, 'many');
+    const make = () =>
+      outcomeOf(call(method.createWebhook, { url: 'http://127.0.0.1:9/', secret: 's', events: ['*'] }, 'many'));
+    const outcomes = await Promise.all(Array.from({ length: 40 }, make));
+    expect(outcomes.filter((outcome) => outcome === 'OK')).to.have.length(20);
+    expect(outcomes.filter((outcome) => outcome === 'RESOURCE_EXHAUSTED')).to.have.length(20);
   });
 
   it('get the events that they name, signed, as CloudEvents', async () => {
@@ -304,24 +343,22 @@ describe('webhooks', function () {
     }
   });
 
-  it('keep finished deliveries for some time and up to some number, and drop events beyond what may wait', async () => {
+  it('keep finished deliveries for some time and up to some number and size', async () => {
     const { at, webhookId } = await hook(['device.provisioned']);
-    at.status = 500;
     for (let index = 0; index < 5; index += 1) await emit(provisionedSubject);
     await eventually(() => at.received.length === 5);
+    await eventually(async () => (await deliveriesOf(webhookId)).every(({ status }) => status === Status.delivered));
     const key = { tenant_id: 'acme', webhook_id: webhookId };
-    await test.database.system((tx) => boundDeliveries(tx, key, { pending: 5, finished: 10 }));
-    await emit(provisionedSubject);
-    expect(await deliveriesOf(webhookId)).to.have.length(5);
-    expect((await call(method.getWebhook, { webhookId })).lastError).to.match(/too many events wait/);
-    await test.database.system((tx) => boundDeliveries(tx, key, { pending: 6, finished: 10 }));
-    at.status = 200;
-    await eventually(async () => {
-      await hurry(webhookId);
-      return (await deliveriesOf(webhookId)).every(({ status }) => status === Status.delivered);
-    });
-    await test.database.system((tx) => boundDeliveries(tx, key, { pending: 6, finished: 2 }));
-    expect(await deliveriesOf(webhookId)).to.have.length(2);
+    const bound = async (finished: { number: number; bytes: number }) => {
+      await test.database.system((tx) => boundDeliveries(tx, key, finished));
+      return (await deliveriesOf(webhookId)).length;
+    };
+    const bytes = await keptBytes(webhookId);
+    expect(bytes).to.be.within(5 * 300, 5 * 1000);
+    expect(await bound({ number: 5, bytes })).to.equal(5);
+    expect(await bound({ number: 5, bytes: bytes - 1 })).to.equal(4);
+    expect(await bound({ number: 2, bytes })).to.equal(2);
+    expect(await keptBytes(webhookId)).to.equal((bytes / 5) * 2);
     await test.database.system((tx) =>
       tx.query(`UPDATE webhook_deliveries SET finished_at = now() - interval '31 days' WHERE webhook_id = $1`, [
         webhookId,
@@ -329,6 +366,59 @@ describe('webhooks', function () {
     );
     await test.database.system((tx) => forgetOldDeliveries(tx, 100));
     expect(await deliveriesOf(webhookId)).to.have.length(0);
+    expect(await keptBytes(webhookId)).to.equal(0);
+  });
+
+  it('drop events beyond the bytes that may wait, whoever adds them at a time, and say so', async () => {
+    const { at, webhookId } = await hook(['device.attributes']);
+    const other = await hook(['device.attributes']);
+    at.status = 500;
+    for (let round = 0; round < 16; round += 1) await Promise.all(Array.from({ length: 6 }, () => emitMegabyte()));
+    const { kept } = await actualOf(webhookId);
+    // 64 MiB, and what transactions at the same time could not see of each other.
+    expect(kept).to.be.within(67, 74);
+    expect((await call(method.getWebhook, { webhookId })).lastError).to.equal(
+      'too many events wait: new ones are dropped',
+    );
+    expect(await keptBytes(webhookId)).to.equal((await actualOf(webhookId)).bytes);
+    // Those of another webhook are delivered meanwhile, and leave room after the sweep.
+    await eventually(() => other.at.received.length >= 67, 20_000);
+
+    at.status = 200;
+    await eventually(async () => {
+      await hurry(webhookId);
+      return (await deliveriesOf(webhookId)).every(({ status }) => status === Status.delivered);
+    }, 20_000);
+    await test.database.system((tx) => boundDeliveries(tx, { tenant_id: 'acme', webhook_id: webhookId }));
+    expect((await call(method.getWebhook, { webhookId })).lastError).to.equal('');
+    expect((await actualOf(webhookId)).kept).to.equal(8);
+    const before = at.received.length;
+    await emitMegabyte();
+    await eventually(() => at.received.length === before + 1);
+    await Promise.all([webhookId, other.webhookId].map((id) => call(method.deleteWebhook, { webhookId: id })));
+    const { rows } = await test.database.systemRead((tx) =>
+      tx.query(`SELECT FROM kept_sums WHERE owner_id = $1`, [webhookId]),
+    );
+    expect(rows).to.have.length(0);
+  });
+
+  it('leave room for those of others when a tenant has many that take nothing', async () => {
+    await insertTenant(test.database, 'full');
+    const failing = await Promise.all(Array.from({ length: 10 }, () => hook(['device.attributes'], 'full')));
+    for (const { at } of failing) at.status = 500;
+    const kept = async (): Promise<number> => {
+      const { rows } = await test.database.systemRead((tx) =>
+        tx.query<{ kept: number }>(`SELECT count(*)::int4 AS kept FROM webhook_deliveries WHERE tenant_id = 'full'`),
+      );
+      return rows[0]!.kept;
+    };
+    for (let count = 0; count < 35; count += 1) await emitMegabyte('full');
+    // 256 MiB, although each has less than 64.
+    expect(await kept()).to.be.within(260, 280);
+    const { at } = await hook(['device.attributes'], 'full');
+    for (let count = 0; count < 5; count += 1) await emitMegabyte('full');
+    await eventually(() => at.received.length === 5);
+    await test.database.system((tx) => tx.query(`DELETE FROM webhooks WHERE tenant_id = 'full'`));
   });
 
   it('are listed page by page, and are hidden from other tenants', async () => {

@@ -3,7 +3,8 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AuthService, SsoProviderSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
-import { alreadyExists, failedPrecondition, notFound } from '../../platform/errors.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
+import { alreadyExists, notFound } from '../../platform/errors.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
@@ -17,12 +18,12 @@ import {
   forgetIdentities,
   insertProvider,
   listProviders,
+  providerLimit,
   type ProviderRow,
   updateProvider,
 } from './provider-store.ts';
 
 const updatable = ['issuer', 'client_id', 'client_secret', 'allowed_domains', 'role_mapping'] as const;
-const maximumProviders = 50;
 
 /** Returns the owner to which a sealed client secret is bound. */
 export const secretOwner = (tenantId: string, provider: string): string => `${tenantId}/${provider}`;
@@ -58,9 +59,7 @@ export function providerHandlers(
       };
       const row = await database.tenant(tenantId, async (tx) => {
         await refuseLimitedKey(tx, caller);
-        if ((await listProviders(tx, tenantId, undefined, maximumProviders)).length === maximumProviders) {
-          throw failedPrecondition(`a tenant has at most ${maximumProviders} providers`);
-        }
+        await checkRoom(tx, [tenantId], providerLimit);
         return insertProvider(tx, made);
       });
       if (!row) throw alreadyExists(`a provider named ${JSON.stringify(provider)} already exists`);

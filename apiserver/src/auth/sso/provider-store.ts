@@ -1,5 +1,6 @@
 // SQL of single sign-on: providers, the links between their people and users, and sign-ins that have returned.
 import type { Transaction } from '../../platform/database/database.ts';
+import { countedLimit } from '../../platform/database/number-limits.ts';
 import { tenantExists } from '../../policies/tenant-reader.ts';
 import { userColumns, type UserRow } from '../accounts/account-store.ts';
 
@@ -17,6 +18,9 @@ export interface ProviderRow {
   created_at: Date;
   updated_at: Date;
 }
+
+/** Providers of one tenant. */
+export const providerLimit = countedLimit('tenant', 'SELECT FROM sso_providers WHERE tenant_id = $1', 50, 'providers');
 
 const columns =
   'tenant_id, provider, issuer, client_id, client_secret, allowed_domains, role_mapping, created_at, updated_at';

@@ -502,6 +502,25 @@ describe('single sign-on', () => {
       for (const verb of ['GET', 'DELETE']) expect((await at.ask(verb, path, undefined, admin)).status).to.equal(404);
     });
 
+    it('are fifty of a tenant, however many are created at once', async () => {
+      const other = (await at.signedIn('tenant_admin', 'other')).token;
+      const made = await Promise.all(
+        Array.from({ length: 70 }, (_, n) =>
+          at.ask('POST', 'auth/sso/providers', { ...settingsOf(idp), provider: `many-${n}` }, other),
+        ),
+      );
+      const held = await at.test.database.system((tx) =>
+        tx.query(`SELECT FROM sso_providers WHERE tenant_id = 'other'`),
+      );
+      expect(held.rows).to.have.length(50);
+      const refused = made.filter(({ status }) => status !== 200);
+      expect(refused.map(({ body }) => body['code'])).to.include('RESOURCE_EXHAUSTED');
+      expect(new Set(refused.map(({ body }) => body['message']))).to.have.keys(['a tenant has at most 50 providers']);
+      await at.test.database.system((tx) =>
+        tx.query(`DELETE FROM sso_providers WHERE tenant_id = 'other' AND provider LIKE 'many-%'`),
+      );
+    });
+
     it('are named after the host of their issuer if no name is given', async () => {
       const settings = { ...settingsOf(idp), issuer: 'https://accounts.named.test' };
       const made = await at.ask('POST', 'auth/sso/providers', settings, admin);

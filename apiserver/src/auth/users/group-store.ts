@@ -1,5 +1,6 @@
 // SQL of groups of users and their members.
 import type { Transaction } from '../../platform/database/database.ts';
+import { countedLimit } from '../../platform/database/number-limits.ts';
 import { alreadyExists, notFound, sqlState } from '../../platform/errors.ts';
 import type { Grant } from '../roles/rights.ts';
 
@@ -76,14 +77,13 @@ export async function listGroups(
   return rows;
 }
 
-/** Returns the number of groups of a tenant, which are few (maximumGroups). */
-export async function countGroups(tx: Transaction, tenantId: string): Promise<number> {
-  const { rows } = await tx.query<{ groups: number }>(
-    'SELECT count(*)::int4 AS groups FROM user_groups WHERE tenant_id = $1',
-    [tenantId],
-  );
-  return rows[0]!.groups;
-}
+/** Groups of users of one tenant. */
+export const userGroupLimit = countedLimit(
+  'tenant',
+  'SELECT FROM user_groups WHERE tenant_id = $1',
+  1000,
+  'groups of users',
+);
 
 /** Changes name and grant of a group. Throws ALREADY_EXISTS if the name is taken. */
 export async function changeGroup(tx: Transaction, tenantId: string, group: NewGroup): Promise<void> {

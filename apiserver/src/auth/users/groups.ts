@@ -4,8 +4,9 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AuthService, GroupSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
@@ -15,7 +16,6 @@ import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { announceSessionsOfUsers } from '../sign-in/sessions.ts';
 import {
   changeGroup,
-  countGroups,
   deleteGroup,
   findGroup,
   grantOf,
@@ -24,10 +24,10 @@ import {
   insertGroup,
   listGroups,
   setMembers,
+  userGroupLimit,
 } from './group-store.ts';
 
 const updatable = ['name', 'scopes', 'device_group_ids', 'user_ids'] as const;
-const maximumGroups = 1000;
 const maximumMembers = 1000;
 /**
  * Maximum device groups of one group, and groups of one user: what a user holds travels with each call between
@@ -105,9 +105,7 @@ export function groupHandlers(
       return toGroup(
         await transaction(tenantId, async (tx) => {
           await refuseLimitedKey(tx, caller);
-          if ((await countGroups(tx, tenantId)) >= maximumGroups) {
-            throw resourceExhausted(`a tenant has at most ${maximumGroups} groups of users`);
-          }
+          await checkRoom(tx, [tenantId], userGroupLimit);
           await checkDeviceGroups(tx, tenantId, group.deviceGroupIds);
           await insertGroup(tx, tenantId, group);
           await replaceMembers(tx, tenantId, { group_id: group.groupId, user_ids: [] }, userIds);

@@ -3,6 +3,7 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { commandsChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
+import { countedLimit } from '../../platform/database/number-limits.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { newId } from '../../platform/ids.ts';
 import { isLonger } from '../../platform/requests/fields.ts';
@@ -89,6 +90,14 @@ export async function enqueueCommand(tx: Transaction, command: NewCommand): Prom
   // The sweep may have deleted it in the meantime.
   return earlier.rows[0] ? { correlationId: earlier.rows[0].correlation_id } : enqueueCommand(tx, command);
 }
+
+/** Commands that users send to a device, while they have not ended. */
+export const commandLimit = countedLimit(
+  'device',
+  `SELECT FROM device_commands WHERE tenant_id = $1 AND device_id = $2 AND status IN ${openStatuses}`,
+  1000,
+  'commands that have not ended',
+);
 
 /** Columns that show an overdue command as expired before the sweep marks it; after `*`. */
 const expiryColumns = `

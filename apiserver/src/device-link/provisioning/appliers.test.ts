@@ -166,6 +166,45 @@ describe('manifests of profiles and templates', () => {
       expect((await reader().get('acme', id))!.type).to.equal('right');
     });
 
+    it('have a telemetry schema of at most 64 KiB, unless an earlier version accepted a larger one', async () => {
+      const schema = (keys: number): DeviceProfileSpec => ({
+        telemetrySchema: {
+          keys: Object.fromEntries(
+            Array.from({ length: keys }, (_, key) => [
+              `key-${key}`,
+              { type: 'String', enum: Array.from({ length: 128 }, (_, value) => `${value}`.padStart(80, 'x')) },
+            ]),
+          ),
+        },
+      });
+      const apply = async (spec: DeviceProfileSpec) => (await applyProfile(dispatcher, acme('large'), spec)).refusal;
+      expect(await apply(schema(6))).to.equal(undefined);
+      expect(await apply(schema(4))).to.equal(undefined);
+      expect(await apply(schema(7))).to.deep.include({
+        reason: 'InvalidSpec',
+        message: 'spec.telemetrySchema must be at most 65536 bytes of JSON',
+      });
+      const keys = async () => {
+        const ids = await test.database.read('acme', (tx) => reader().idsByName(tx, 'acme', ['large']));
+        const found = await reader().get('acme', ids.get('large')!);
+        return Object.keys(found!.telemetrySchema!.keys).length;
+      };
+      expect(await keys()).to.equal(4);
+
+      await applyProfile(dispatcher, acme('small'), schema(1));
+      await test.database.system((tx) =>
+        tx.query(
+          `UPDATE profiles SET document = jsonb_set(document, '{telemetry_schema,keys}', (
+             SELECT jsonb_object_agg('key-' || n, v) FROM jsonb_each(document->'telemetry_schema'->'keys') AS e (k, v),
+               generate_series(1, 8) AS n)) WHERE resource_name = 'large'`,
+        ),
+      );
+      expect(await keys()).to.equal(8);
+      expect(await apply({ ...schema(8), type: 'changed' })).to.equal(undefined);
+      expect(await apply(schema(5))).to.equal(undefined);
+      expect((await apply(schema(8)))?.reason).to.equal('InvalidSpec');
+    });
+
     it('stay while in use; without a namespace they stay for their devices', async () => {
       const { id } = await applyProfile(dispatcher, acme('used'), { type: 'pump' });
       await withDevice(id);

@@ -11,8 +11,8 @@ import type { MembershipListener } from '../../device-registry/devices/fleet-cha
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
-import { checkProfile } from './profile-rules.ts';
-import { deleteProfile, detachProfile, findProfile, writeProfile } from './profile-store.ts';
+import { checkProfile, checkSchemaSize } from './profile-rules.ts';
+import { deleteProfile, detachProfile, findProfile, toProfile, writeProfile } from './profile-store.ts';
 import { countTemplatesOfProfile } from './template-store.ts';
 
 type Observed = MessageInitShape<typeof DeviceProfileObservedSchema>;
@@ -59,6 +59,8 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
     const id = namedId(meta.tenantId, 'profile', meta.name);
     return this.database.tenant(meta.tenantId, async (tx) => {
       await takeUp(tx, 'DeviceProfile', meta);
+      const before = await findProfile(tx, meta.tenantId, id);
+      valid(() => checkSchemaSize(profile, before && toProfile(before)));
       if (await writeProfile(tx, id, meta, profile)) {
         const requireSignature = profile.otaPolicy?.requireSignature ?? false;
         await this.membership.profileChanged(tx, meta.tenantId, id, { requireSignature });
@@ -87,10 +89,17 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
 
 /** Returns the checked profile of a manifest. Throws the refusal InvalidSpec. */
 function readSpec(spec: DeviceProfileSpec): CreateProfileRequest {
-  try {
+  return valid(() => {
     const profile = requestOf('DeviceProfile', spec);
     checkProfile(profile);
     return profile;
+  });
+}
+
+/** Returns what a check returns. Throws the refusal InvalidSpec for what it throws. */
+function valid<T>(check: () => T): T {
+  try {
+    return check();
   } catch (error) {
     if (!(error instanceof KelletError)) throw error;
     throw new RefusalError('InvalidSpec', error.message);

@@ -7,6 +7,8 @@ import {
   checkOfflineAfter,
   checkOtaPolicy,
   checkTelemetrySchema,
+  isSchemaTooLarge,
+  schemaTooLarge,
 } from '../../policies/policies.ts';
 
 /** The checked fields of a profile. */
@@ -20,6 +22,15 @@ export function checkProfile(profile: ProfileFields): void {
   if (profile.telemetrySchema) checkTelemetrySchema('telemetry_schema', profile.telemetrySchema);
   if (profile.otaPolicy) checkOtaPolicy('ota_policy', profile.otaPolicy);
   checkOfflineAfter('offline_after_seconds', profile.offlineAfterSeconds);
+}
+
+/**
+ * Throws INVALID_ARGUMENT if the telemetry schema is too large, unless that of the profile was before: an earlier version
+ * accepted it.
+ */
+export function checkSchemaSize(profile: ProfileFields, before: ProfileFields | undefined): void {
+  if (!isSchemaTooLarge(profile.telemetrySchema) || isSchemaTooLarge(before?.telemetrySchema)) return;
+  throw invalidArgument(`telemetry_schema ${schemaTooLarge}`);
 }
 
 function checkDefaultTags(tags: Readonly<Record<string, string>>): void {

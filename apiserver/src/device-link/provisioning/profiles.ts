@@ -16,7 +16,7 @@ import type { ProfileFacts, TransactionalProfileReader } from '../../policies/pr
 import { nameTaken, resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import { type ProfileApplier, type ProfileUsage, profileUse } from './profile-applier.ts';
-import { checkProfile } from './profile-rules.ts';
+import { checkProfile, checkSchemaSize } from './profile-rules.ts';
 import {
   findProfile,
   findProfileByName,
@@ -94,6 +94,7 @@ export function profileService(parts: {
       const { tenantId } = context;
       const displayName = nameField(request.name);
       checkProfile(request);
+      checkSchemaSize(request, undefined);
       const id = namedId(tenantId, 'profile', resourceName(displayName));
       const taken = await database.tenant(
         tenantId,
@@ -131,6 +132,7 @@ export function profileService(parts: {
       const rename = fields.has('name') ? nameField(request.name ?? '') : row.name;
       const wanted = changedRequest('DeviceProfile', mask, request, toProfile(row));
       checkProfile(wanted);
+      checkSchemaSize(wanted, toProfile(row));
       const spec = changeOf('DeviceProfile', mask, wanted);
       if (rename !== row.name) {
         const other = await database.tenant(tenantId, (tx) => findProfileByName(tx, tenantId, rename));

@@ -364,6 +364,31 @@ describe('commands to devices', () => {
     });
   });
 
+  it('are at most a thousand that a device has not ended, however many are sent at once', async () => {
+    const [deviceId, other] = [await device(), await device()];
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO device_commands (tenant_id, correlation_id, device_id, method, status, persistent, expires_at)
+         SELECT $1, gen_random_uuid(), $2, 'reboot', CASE WHEN n % 2 = 0 THEN 'sent' ELSE 'queued' END, true,
+           now() + interval '1 day' FROM generate_series(1, 997) AS n`,
+        [tenantId, deviceId],
+      ),
+    );
+    const first = await send(deviceId, { idempotency_key: 'first' });
+    const results = await Promise.all(Array.from({ length: 10 }, () => send(deviceId)));
+    expect(results.filter(({ code }) => code === 'RESOURCE_EXHAUSTED')).to.have.length(8);
+    expect(results.filter(({ status }) => status === 'queued')).to.have.length(2);
+    // A repetition is none more.
+    expect(await send(deviceId, { idempotency_key: 'first' })).to.deep.equal(first);
+    expect(await send(other)).to.include({ status: 'queued' });
+    await cancel(first.correlation_id);
+    expect(await send(deviceId)).to.include({ status: 'queued' });
+    expect(await send(deviceId)).to.include({
+      code: 'RESOURCE_EXHAUSTED',
+      message: 'a device has at most 1000 commands that have not ended',
+    });
+  });
+
   describe('have idempotency keys:', () => {
     it('the same request with the same key returns the same command', async () => {
       const deviceId = await device();

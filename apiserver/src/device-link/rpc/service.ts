@@ -14,6 +14,7 @@ import type { Platform, ServiceModule } from '../../config/module.ts';
 import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
 import { readSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
@@ -27,6 +28,7 @@ import { methodField } from '../commands/command-method.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
 import {
   type CommandCursor,
+  commandLimit,
   type CommandRow,
   endCommand,
   enqueueCommand,
@@ -161,6 +163,8 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
       expiresInSeconds: request.expiresInSeconds || lifetime,
       idempotencyKey: request.idempotencyKey || undefined,
     });
+    // A command that was sent before has room.
+    await checkRoom(tx, [context.tenantId, device.device_id], commandLimit, 1);
     const row = await getCommand(tx, visibleTo(context, 'rpc:write'), correlationId);
     if (!isSame(row, { ...request, params, lifetimeSeconds: request.expiresInSeconds || lifetime })) {
       throw failedPrecondition('the idempotency_key was used for another command');

@@ -7,6 +7,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -22,6 +23,7 @@ import type { CallContext, Caller, Implementation } from '../../platform/rpc.ts'
 import { visibilityOf, wholeTenant } from '../../platform/visibility.ts';
 import type { HoldDevice } from '../entities/entity-parts.ts';
 import {
+  alarmLimit,
   type AlarmRow,
   type AlarmSeverity,
   type AlarmStatus,
@@ -86,6 +88,7 @@ export function alarmHandlers(parts: {
         for (;;) {
           const raised = await insertAlarms(tx, tenantId, [{ ...alarm, alarmId: newId(), firstAt: now, lastAt: now }]);
           if (raised[0]) {
+            await checkRoom(tx, [tenantId], alarmLimit, 1);
             await announceAlarms(tx, tenantId, 'raised', raised, clock);
             return toAlarm(raised[0]);
           }

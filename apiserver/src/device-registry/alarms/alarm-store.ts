@@ -6,10 +6,14 @@ import type { Clock } from '../../platform/clock.ts';
 import { holdLock, ruleEvaluationLock } from '../../platform/database/advisory-locks.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { keptLimit } from '../../platform/database/number-limits.ts';
 import { notFound } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
 import { inDeviceGroups, isLimited, type Visibility, visibleDevices } from '../../platform/visibility.ts';
+
+/** Alarms of one tenant. Rules raise them beyond it, and the oldest cleared ones are deleted. */
+export const alarmLimit = keptLimit('alarms', 1_000_000, 'alarms');
 
 /** How severe an alarm is. */
 export type AlarmSeverity = Exclude<keyof typeof Alarm_Severity, 'severity_unspecified'>;
@@ -225,6 +229,30 @@ export async function listAlarms(
     values,
   );
   return rows;
+}
+
+/**
+ * Deletes the oldest cleared alarms of each tenant that has more than `maximum` alarms, at most `limit` of a tenant, and
+ * returns the most that it deleted of one.
+ */
+export async function deleteOldAlarms(tx: Transaction, maximum: number, limit: number): Promise<number> {
+  const { rows } = await tx.query<{ tenant_id: string; beyond: number }>(
+    `SELECT tenant_id, (sum(amount) - $1)::int4 AS beyond FROM kept_sums WHERE kind = 'alarms'
+     GROUP BY tenant_id HAVING sum(amount) > $1`,
+    [maximum],
+  );
+  let most = 0;
+  for (const { tenant_id: tenantId, beyond } of rows) {
+    // Their ids rise with time.
+    const { rowCount } = await tx.query(
+      `DELETE FROM alarms WHERE tenant_id = $1 AND alarm_id = ANY (ARRAY (
+         SELECT alarm_id FROM alarms WHERE tenant_id = $1 AND status = 'cleared'
+         ORDER BY alarm_id LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+      [tenantId, Math.min(beyond, limit)],
+    );
+    most = Math.max(most, rowCount ?? 0);
+  }
+  return most;
 }
 
 /** Deletes an alarm. */

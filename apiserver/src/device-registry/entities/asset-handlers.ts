@@ -3,6 +3,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssetSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Transaction } from '../../platform/database/database.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { readSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
@@ -12,6 +13,7 @@ import type { Implementation } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import { placementProblem } from './asset-placement.ts';
 import {
+  assetLimit,
   type AssetRow,
   changeAsset,
   correctHeights,
@@ -51,6 +53,7 @@ export function assetHandlers(parts: EntityParts): Implementation<typeof DeviceR
       };
       return toAsset(
         await transaction(tenantId, async (tx) => {
+          await checkRoom(tx, [tenantId], assetLimit);
           await checkCustomer(tx, tenantId, request.customerId);
           if (asset.parentAssetId === null) return insertAsset(tx, tenantId, asset);
           await lockTrees(tx, tenantId);

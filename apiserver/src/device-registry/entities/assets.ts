@@ -1,6 +1,7 @@
 // SQL of assets. Every function works inside the caller's transaction.
 import { assetTreesLock, holdLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { keptLimit } from '../../platform/database/number-limits.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
 import { visibleTo } from '../../platform/visibility.ts';
@@ -19,6 +20,9 @@ export interface AssetRow {
   created_at: Date;
   updated_at: Date;
 }
+
+/** Assets of one tenant. */
+export const assetLimit = keptLimit('assets', 100_000, 'assets');
 
 const columns = 'asset_id, name, type, parent_asset_id, customer_id, tags, height, created_at, updated_at';
 

@@ -2,6 +2,7 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { CustomerSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
@@ -11,6 +12,7 @@ import { customerOf } from '../../platform/visibility.ts';
 import {
   belongingsOf,
   changeCustomer,
+  customerLimit,
   type CustomerRow,
   deleteCustomer,
   findCustomer,
@@ -31,7 +33,12 @@ export function customerHandlers(parts: EntityParts): Implementation<typeof Devi
   return {
     createCustomer: async (request, { tenantId }) => {
       const customer = { customerId: newId(), name: nameField(request.name), contact: contactField(request.contact) };
-      return toCustomer(await transaction(tenantId, (tx) => insertCustomer(tx, tenantId, customer)));
+      return toCustomer(
+        await transaction(tenantId, async (tx) => {
+          await checkRoom(tx, [tenantId], customerLimit);
+          return insertCustomer(tx, tenantId, customer);
+        }),
+      );
     },
 
     getCustomer: async (request, { tenantId, caller }) => {

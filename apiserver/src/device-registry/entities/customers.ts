@@ -1,5 +1,6 @@
 // SQL of customers. Every function works inside the caller's transaction.
 import type { Transaction } from '../../platform/database/database.ts';
+import { keptLimit } from '../../platform/database/number-limits.ts';
 import { notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { idField } from '../../platform/requests/fields.ts';
@@ -13,6 +14,9 @@ export interface CustomerRow {
   created_at: Date;
   updated_at: Date;
 }
+
+/** Customers of one tenant. */
+export const customerLimit = keptLimit('customers', 10_000, 'customers');
 
 const columns = 'customer_id, name, contact, created_at, updated_at';
 

@@ -7,6 +7,7 @@ import type {
   EntityViewSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Transaction } from '../../platform/database/database.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
@@ -17,7 +18,7 @@ import { findAsset } from './assets.ts';
 import { checkCustomer, customerFilter } from './customers.ts';
 import type { EntityParts } from './entity-parts.ts';
 import { checkWindow, keysField, timeField, timestampOf } from './view-fields.ts';
-import { changeView, deleteView, findView, insertView, listViews, type ViewRow } from './views.ts';
+import { changeView, deleteView, findView, insertView, listViews, viewLimit, type ViewRow } from './views.ts';
 
 const updatable = ['name', 'device_id', 'asset_id', 'keys', 'start_time', 'end_time', 'customer_id'] as const;
 
@@ -65,6 +66,7 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
       if (request.entity.case === undefined) throw invalidArgument('device_id or asset_id is required');
       return toView(
         await transaction(tenantId, async (tx) => {
+          await checkRoom(tx, [tenantId], viewLimit);
           await checkCustomer(tx, tenantId, request.customerId);
           const entity = await entityValues(tx, tenantId, request.entity);
           return insertView(tx, tenantId, newId(), new Map([...values, ...entity]));

@@ -1,5 +1,6 @@
 // SQL of entity views. Every function works inside the caller's transaction.
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { keptLimit } from '../../platform/database/number-limits.ts';
 import { notFound } from '../../platform/errors.ts';
 import { visibleTo } from '../../platform/visibility.ts';
 
@@ -18,6 +19,9 @@ export interface ViewRow {
   created_at: Date;
   updated_at: Date;
 }
+
+/** Entity views of one tenant. */
+export const viewLimit = keptLimit('entity_views', 100_000, 'entity views');
 
 const columns =
   'entity_view_id, name, device_id, asset_id, keys, start_time, end_time, customer_id, created_at, updated_at';

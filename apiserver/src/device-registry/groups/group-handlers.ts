@@ -6,10 +6,10 @@ import type {
   DeviceGroupSchema,
   DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { holdLock, tenantGroupQueriesLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
@@ -23,19 +23,14 @@ import {
   createGroup,
   deleteGroup,
   findGroup,
+  groupLimit,
   type GroupRow,
   listGroups,
   lockGroup,
   queriesOfGroup,
   removeMember,
 } from './group-store.ts';
-import {
-  beginWalk,
-  lockForCheck,
-  maximumQueryGroups,
-  queryGroups as listQueryGroups,
-  type StoredQuery,
-} from './query-group-store.ts';
+import { beginWalk, lockForCheck, queryGroupLimit, type StoredQuery } from './query-group-store.ts';
 import { type QueryGroups, readQuery, storedQuery } from './query-groups.ts';
 
 /** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
@@ -71,11 +66,9 @@ export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRe
       const query = request.query && (await checkedQuery(tenantId, request.query));
       const group = { groupId: newId(), name, description, query };
       const row = await transaction(tenantId, async (tx) => {
+        await checkRoom(tx, [tenantId], groupLimit);
         if (query) {
-          await holdLock(tx, tenantGroupQueriesLock(tenantId));
-          if ((await listQueryGroups(tx, tenantId, null)).length >= maximumQueryGroups) {
-            throw resourceExhausted(`a tenant has at most ${maximumQueryGroups} device groups with a query`);
-          }
+          await checkRoom(tx, [tenantId], queryGroupLimit);
           await holdQueriedGroup(tx, tenantId, query);
         }
         const created = await createGroup(tx, tenantId, group);

@@ -1,6 +1,7 @@
 // SQL of device groups.
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { keptLimit } from '../../platform/database/number-limits.ts';
 import { alreadyExists, KelletError, notFound, sqlState } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { dropCounts } from '../devices/device-counts.ts';
@@ -17,6 +18,9 @@ export function followGroups(database: Database, changed: (group: string | undef
     },
   );
 }
+
+/** Device groups of one tenant, those with a query included. */
+export const groupLimit = keptLimit('device_groups', 10_000, 'device groups');
 
 /** A group with the number of its devices. */
 export interface GroupRow {

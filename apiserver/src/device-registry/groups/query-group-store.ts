@@ -5,8 +5,11 @@
 // sees what the earlier one saw or something newer, and a change that is committed in between is compared again.
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { countedLimit } from '../../platform/database/number-limits.ts';
 import { nilId } from '../../platform/ids.ts';
 import type { Conditions } from '../devices/device-filters.ts';
+
+const lastId = 'ffffffff-ffff-ffff-ffff-ffffffffffff';
 
 /** Filters as stored with a group: the fields of kellet.v1.DeviceFilter. */
 export type StoredQuery = Readonly<Record<string, unknown>>;
@@ -17,8 +20,13 @@ export interface QueryGroup {
   readonly query: StoredQuery;
 }
 
-/** A group may belong to this many of a tenant that have a query. */
-export const maximumQueryGroups = 100;
+/** Groups with a query of one tenant: each changed device is compared with all. */
+export const queryGroupLimit = countedLimit(
+  'tenant',
+  'SELECT FROM device_groups WHERE tenant_id = $1 AND query IS NOT NULL',
+  100,
+  'device groups with a query',
+);
 
 /** Returns the groups of a tenant that have a query, or one of them. */
 export async function queryGroups(tx: Transaction, tenantId: string, groupId: string | null): Promise<QueryGroup[]> {
@@ -77,17 +85,28 @@ export async function takeChecksOf(tx: Transaction, tenantId: string, deviceIds:
   return [...new Set(rows.map((row) => row.device_id))];
 }
 
-/** Takes the oldest noted changes, by tenant. */
-export async function takeChecks(tx: Transaction, limit: number): Promise<Map<string, string[]>> {
-  const { rows } = await tx.query<{ tenant_id: string; device_ids: string[] }>(
-    `WITH taken AS (
-       DELETE FROM device_group_checks WHERE position = ANY (ARRAY (
-         SELECT position FROM device_group_checks ORDER BY position LIMIT $1 FOR UPDATE SKIP LOCKED))
-       RETURNING tenant_id, device_id)
-     SELECT tenant_id, array_agg(DISTINCT device_id::text) AS device_ids FROM taken GROUP BY tenant_id ORDER BY tenant_id`,
-    [limit],
+/** Returns the tenants with noted changes. The cost depends on their number, not on that of the changes. */
+export async function tenantsWithChecks(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ tenant_id: string }>(
+    `WITH RECURSIVE waiting AS (
+       (SELECT tenant_id FROM device_group_checks ORDER BY tenant_id LIMIT 1)
+       UNION ALL
+       SELECT (SELECT c.tenant_id FROM device_group_checks c WHERE c.tenant_id > w.tenant_id ORDER BY c.tenant_id LIMIT 1)
+       FROM waiting w WHERE w.tenant_id IS NOT NULL)
+     SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`,
   );
-  return new Map(rows.map((row) => [row.tenant_id, row.device_ids]));
+  return rows.map((row) => row.tenant_id);
+}
+
+/** Takes the oldest noted changes of a tenant that no other process takes, and returns their devices. */
+export async function takeChecks(tx: Transaction, tenantId: string, limit: number): Promise<string[]> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `DELETE FROM device_group_checks WHERE tenant_id = $1 AND position = ANY (ARRAY (
+       SELECT position FROM device_group_checks WHERE tenant_id = $1 ORDER BY position LIMIT $2 FOR UPDATE SKIP LOCKED))
+     RETURNING device_id`,
+    [tenantId, limit],
+  );
+  return [...new Set(rows.map((row) => row.device_id))];
 }
 
 /** Devices still to be compared. */
@@ -97,22 +116,36 @@ export interface WalkRow {
   readonly group_id: string | null;
   readonly profile_id: string | null;
   readonly after_device_id: string;
+  /** Zeros: the walk ends with the last device. Otherwise it begins again there, and ends with this device. */
+  readonly until_device_id: string;
+  readonly has_begun_again: boolean;
 }
 
-/** Marks all devices for comparison with a group's query. */
+/** Marks all devices for comparison with a group's query. A walk of the group that is under way goes round to where it is. */
 export async function beginWalk(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
   await tx.query('INSERT INTO device_group_walks (tenant_id, group_id) VALUES ($1, $2)', [tenantId, groupId]);
 }
 
-/** Locks the oldest walk that no other process works on or, when it is free, that of a group. */
+/** Returns the tenants with walks. */
+export async function tenantsWithWalks(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ tenant_id: string }>(
+    'SELECT tenant_id FROM device_group_walks GROUP BY tenant_id ORDER BY min(position)',
+  );
+  return rows.map((row) => row.tenant_id);
+}
+
+/** Locks the oldest walk of a tenant that no other process works on or, when it is free, that of a group. */
 export async function lockWalk(
   tx: Transaction,
-  group?: { readonly tenantId: string; readonly groupId: string },
+  tenantId: string,
+  groupId: string | undefined,
 ): Promise<WalkRow | undefined> {
   const { rows } = await tx.query<WalkRow & Record<string, unknown>>(
-    `SELECT w.position::text, tenant_id, group_id, profile_id, after_device_id FROM device_group_walks w
-     WHERE ($1::text IS NULL OR (tenant_id = $1 AND group_id = $2)) ORDER BY w.position LIMIT 1 FOR UPDATE ${group ? '' : 'SKIP LOCKED'}`,
-    [group?.tenantId ?? null, group?.groupId ?? null],
+    `SELECT w.position::text, tenant_id, group_id, profile_id, after_device_id, until_device_id, has_begun_again
+     FROM device_group_walks w
+     WHERE tenant_id = $1 AND ($2::uuid IS NULL OR group_id = $2) ORDER BY w.position LIMIT 1
+     FOR UPDATE ${groupId === undefined ? 'SKIP LOCKED' : ''}`,
+    [tenantId, groupId ?? null],
   );
   return rows[0];
 }
@@ -120,17 +153,26 @@ export async function lockWalk(
 /** Returns the next devices of a walk, in order of their ids. */
 export async function nextOfWalk(tx: Transaction, walk: WalkRow, limit: number): Promise<string[]> {
   const ofProfile =
-    walk.profile_id === null ? '' : walk.profile_id === nilId ? 'AND profile_id IS NULL' : 'AND profile_id = $4';
+    walk.profile_id === null ? '' : walk.profile_id === nilId ? 'AND profile_id IS NULL' : 'AND profile_id = $5';
   const { rows } = await tx.query<{ device_id: string }>(
     `SELECT device_id FROM devices WHERE tenant_id = $1 AND device_id > $2 AND deleted_at IS NULL ${ofProfile}
-     ORDER BY device_id LIMIT $3`,
-    [walk.tenant_id, walk.after_device_id, limit, ...(ofProfile.includes('$4') ? [walk.profile_id] : [])],
+       AND device_id <= $4 ORDER BY device_id LIMIT $3`,
+    [
+      ...[walk.tenant_id, walk.after_device_id, limit, walk.has_begun_again ? walk.until_device_id : lastId],
+      ...(ofProfile.includes('$5') ? [walk.profile_id] : []),
+    ],
   );
   return rows.map((row) => row.device_id);
 }
 
-/** Moves a walk on, or ends it if `after` is undefined. */
-export async function advanceWalk(tx: Transaction, { position }: WalkRow, after: string | undefined): Promise<void> {
-  if (after === undefined) await tx.query('DELETE FROM device_group_walks WHERE position = $1', [position]);
-  else await tx.query('UPDATE device_group_walks SET after_device_id = $2 WHERE position = $1', [position, after]);
+/** Moves a walk on to a device (undefined: the last one), and ends it if that is all. */
+export async function advanceWalk(tx: Transaction, walk: WalkRow, after: string | undefined): Promise<void> {
+  const { position, until_device_id: until, has_begun_again: hasBegunAgain } = walk;
+  if (after === undefined && (until === nilId || hasBegunAgain)) {
+    await tx.query('DELETE FROM device_group_walks WHERE position = $1', [position]);
+    return;
+  }
+  await tx.query('UPDATE device_group_walks SET after_device_id = $2, has_begun_again = $3 WHERE position = $1', [
+    ...[position, after ?? nilId, hasBegunAgain || after === undefined],
+  ]);
 }

@@ -21,7 +21,10 @@ import {
   type StoredQuery,
   takeChecks,
   takeChecksOf,
+  tenantsWithChecks,
+  tenantsWithWalks,
 } from './query-group-store.ts';
+import { TenantTurns } from './tenant-turns.ts';
 
 /** Devices that one transaction compares. */
 const devicesPerTransaction = 500;
@@ -47,6 +50,8 @@ export class QueryGroups {
   private readonly database: Database;
   private readonly profiles: TransactionalProfileReader;
   private readonly loop: Loop;
+  // A tenant with many changes delays only its own groups.
+  private readonly turns = { checks: new TenantTurns(), walks: new TenantTurns() };
 
   constructor(database: Database, profiles: TransactionalProfileReader, logger: Logger) {
     this.database = database;
@@ -71,35 +76,49 @@ export class QueryGroups {
   /** Compares all devices with the query of a group, for as long as a caller may wait; the loop does the rest. */
   async fill(tenantId: string, groupId: string): Promise<void> {
     const end = performance.now() + patienceMilliseconds;
-    while (performance.now() < end && (await this.walk({ tenantId, groupId })));
+    const step = () => retryConflicts(() => this.database.system((tx) => this.step(tx, tenantId, groupId)));
+    while (performance.now() < end && (await step()));
   }
 
   /** Compares some devices. Returns whether there may be more. */
   private async advance(): Promise<boolean> {
-    const checked = await retryConflicts(() =>
-      this.database.system(async (tx) => {
-        const taken = await takeChecks(tx, devicesPerTransaction);
-        for (const [tenantId, deviceIds] of taken) await this.compare(tx, tenantId, deviceIds, null);
-        return [...taken.values()].reduce((sum, { length }) => sum + length, 0);
-      }),
+    const hasChecked = await this.takeTurn(this.turns.checks, tenantsWithChecks, async (tx, tenantId) => {
+      const deviceIds = await takeChecks(tx, tenantId, devicesPerTransaction);
+      await this.compare(tx, tenantId, deviceIds, null);
+      return deviceIds.length > 0;
+    });
+    const hasWalked = await this.takeTurn(this.turns.walks, tenantsWithWalks, (tx, tenantId) =>
+      this.step(tx, tenantId, undefined),
     );
-    const hasWalked = await this.walk();
-    return hasWalked || checked > 0;
+    return hasChecked || hasWalked;
   }
 
-  /** Takes a step of a walk: that of a group, or any. Returns whether there was one. */
-  private walk(group?: { readonly tenantId: string; readonly groupId: string }): Promise<boolean> {
+  /** Works for the tenant whose turn it is, or the next if another process does so. Returns whether there was work. */
+  private takeTurn(
+    turns: TenantTurns,
+    waiting: (tx: Transaction) => Promise<string[]>,
+    work: (tx: Transaction, tenantId: string) => Promise<boolean>,
+  ): Promise<boolean> {
     return retryConflicts(() =>
       this.database.system(async (tx) => {
-        const walk = await lockWalk(tx, group);
-        if (!walk) return false;
-        const deviceIds = await nextOfWalk(tx, walk, devicesPerTransaction);
-        await this.compare(tx, walk.tenant_id, deviceIds, walk.group_id);
-        const isLast = deviceIds.length < devicesPerTransaction;
-        await advanceWalk(tx, walk, isLast ? undefined : deviceIds.at(-1));
-        return true;
+        for (const tenantId of turns.order(await waiting(tx))) {
+          turns.took(tenantId);
+          if (await work(tx, tenantId)) return true;
+        }
+        return false;
       }),
     );
+  }
+
+  /** Takes a step of a walk of a tenant: that of a group, or any. Returns whether there was one. */
+  private async step(tx: Transaction, tenantId: string, groupId: string | undefined): Promise<boolean> {
+    const walk = await lockWalk(tx, tenantId, groupId);
+    if (!walk) return false;
+    const deviceIds = await nextOfWalk(tx, walk, devicesPerTransaction);
+    await this.compare(tx, tenantId, deviceIds, walk.group_id);
+    const isLast = deviceIds.length < devicesPerTransaction;
+    await advanceWalk(tx, walk, isLast ? undefined : deviceIds.at(-1));
+    return true;
   }
 
   /** Compares devices with the queries of the tenant's groups, or of one. */

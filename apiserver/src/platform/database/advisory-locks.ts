@@ -57,8 +57,9 @@ export const leafMergesLock = 6452817313;
 /** Serialises additions to a tenant's devices against its quota. */
 export const tenantDevicesLock = (tenantId: string): string => `devices of ${tenantId}`;
 
-/** Serialises additions to a tenant's device groups with a query against their maximum. */
-export const tenantGroupQueriesLock = (tenantId: string): string => `group queries of ${tenantId}`;
+/** Serialises additions to what a tenant or a device may have a limited number of (number-limits.ts). */
+export const numberLock = (what: string, owner: readonly (string | undefined)[]): string =>
+  `number of ${what} of ${owner.join('/')}`;
 
 /** Serialises additions to a tenant's artifacts against its quota. */
 export const tenantArtifactsLock = (tenantId: string): string => `artifacts of ${tenantId}`;

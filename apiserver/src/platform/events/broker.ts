@@ -34,6 +34,9 @@ export function refusalOf(error: unknown): string | undefined {
   return refusal?.code === 400 && !passing.has(refusal.err_code ?? 0) ? refusal.description : undefined;
 }
 
+/** JetStream error codes about a limit on bytes that is more than the broker can reserve. */
+const lacksRoom: ReadonlySet<number> = new Set([10023, 10028, 10047]);
+
 /** Limit on bytes published but not confirmed by the broker; further publications are dropped. */
 const maxUnconfirmedBytes = 8 * 1024 * 1024;
 
@@ -42,6 +45,7 @@ export class Broker {
   private readonly url: string;
   private readonly logger: Logger;
   private readonly replicas: number;
+  private readonly streamBytes: number | undefined;
   private readonly closing = new AbortController();
   private connection: NatsConnection | undefined;
   private jetStream: JetStreamClient | undefined;
@@ -52,11 +56,15 @@ export class Broker {
   private readonly connected: Promise<void>;
   private readonly onConnect: ((connection: NatsConnection) => void)[] = [];
 
-  /** `replicas` is how many members of a cluster store each event; 0 leaves the stream as it is, and makes a new one with 1. */
-  constructor(url: string, logger: Logger, replicas = 0) {
+  /**
+   * `replicas` is how many members of a cluster store each event; 0 leaves the stream as it is, and makes a new one with 1.
+   * `streamBytes` is how much the stream keeps (0: no limit); undefined leaves it as it is.
+   */
+  constructor(url: string, logger: Logger, replicas = 0, streamBytes?: number) {
     this.url = url;
     this.logger = logger;
     this.replicas = replicas;
+    this.streamBytes = streamBytes;
     this.connected = this.connectLoop();
   }
 
@@ -126,8 +134,18 @@ export class Broker {
       () => true,
       () => false,
     );
-    if (exists) await manager.streams.update(streamName, wanted);
-    else await manager.streams.add(wanted);
+    const ensure = async (limits: { readonly max_bytes?: number }): Promise<void> => {
+      if (exists) await manager.streams.update(streamName, { ...wanted, ...limits });
+      else await manager.streams.add({ ...wanted, ...limits });
+    };
+    if (!this.streamBytes) return ensure(this.streamBytes === 0 ? { max_bytes: -1 } : {});
+    await ensure({ max_bytes: this.streamBytes }).catch((error: unknown) => {
+      if (!(error instanceof NatsError) || !lacksRoom.has(error.jsError()?.err_code ?? 0)) throw error;
+      // The broker reserves the bytes. Without that the stream is limited by what the broker has.
+      const settings = { streamBytes: this.streamBytes, reason: error.message };
+      this.logger.warn(settings, 'the broker has less room than KELLET_NATS_STREAM_BYTES: the limit is not in force');
+      return ensure({});
+    });
   }
 
   /** Resolves if the broker responds; throws the reason otherwise. */

@@ -14,10 +14,10 @@ export class TestNats {
     this.folder = folder;
   }
 
-  /** Starts a server on a free port that accepts messages of at most that many bytes. */
-  static async start(maximumPayload: number): Promise<TestNats> {
+  /** Starts a server on a free port that accepts messages of at most that many bytes, and stores so many. */
+  static async start(maximumPayload: number, storedBytes?: number): Promise<TestNats> {
     const nats = new TestNats(await freePort(), await mkdtemp(join(tmpdir(), 'kellet-nats-')));
-    await nats.start(maximumPayload);
+    await nats.start(maximumPayload, true, storedBytes);
     return nats;
   }
 
@@ -26,14 +26,15 @@ export class TestNats {
   }
 
   /** Starts it on the same port, with its previous files or without. */
-  async start(maximumPayload: number, keepFiles = true): Promise<void> {
+  async start(maximumPayload: number, keepFiles = true, storedBytes?: number): Promise<void> {
     const program = process.env['KELLET_TEST_NATS_SERVER'];
     if (!program) throw new Error('KELLET_TEST_NATS_SERVER is not set: run the tests with make test');
     if (!keepFiles) await rm(join(this.folder, 'jetstream'), { recursive: true, force: true });
     const settings = join(this.folder, 'nats.conf');
+    const limit = storedBytes === undefined ? '' : `, max_file_store: ${storedBytes}`;
     await writeFile(
       settings,
-      `listen: "127.0.0.1:${this.server.port}"\nmax_payload: ${maximumPayload}\njetstream { store_dir: "${this.folder}" }\n`,
+      `listen: "127.0.0.1:${this.server.port}"\nmax_payload: ${maximumPayload}\njetstream { store_dir: "${this.folder}"${limit} }\n`,
     );
     await this.server.start(program, ['-c', settings]);
   }

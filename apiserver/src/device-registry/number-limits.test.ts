@@ -1,0 +1,149 @@
+// How many of what a tenant may have, against a real database and with concurrent calls.
+import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { expect } from 'chai';
+import { customerHasUsers } from '../auth/accounts/account-store.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
+import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
+import { createProfileReader } from '../device-link/provisioning/profiles.ts';
+import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
+import { newId, nilId } from '../platform/ids.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { outcomeOf, refusal } from '../platform/testing/refusals.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { alarmLimit, deleteOldAlarms } from './alarms/alarm-store.ts';
+import { assetLimit } from './entities/assets.ts';
+import { customerLimit } from './entities/customers.ts';
+import { viewLimit } from './entities/views.ts';
+import { groupLimit } from './groups/group-store.ts';
+import { createDeviceRegistry } from './service.ts';
+
+const { method } = DeviceRegistryService;
+
+describe('the number of rows of a tenant', function () {
+  this.timeout(60_000);
+  let test: TestDatabase;
+  let deviceId: string;
+  const registry = new ServiceRegistry();
+
+  before(async () => {
+    test = await createTestDatabase();
+    const platform = testPlatform(test.database, new MovableClock());
+    createDeviceRegistry(platform, createProfileReader(test.database), new RolloutMembership(platform.clock), {
+      ofGroup: templatesOfGroup,
+      customerHasUsers,
+    }).register(registry);
+    for (const tenant of ['acme', 'other']) await insertTenant(test.database, tenant);
+    ({ deviceId } = (await call(method.createDevice, { hardwareId: newId() })).device!);
+  });
+  after(() => test.drop());
+
+  const call = <M extends (typeof method)[keyof typeof method]>(
+    of: M,
+    request: MessageInitShape<M['input']>,
+    tenantId = 'acme',
+  ) =>
+    registry.unary(
+      of,
+      create(of.input, request) as MessageShape<M['input']>,
+      internalContext({ ...publicCaller, kind: 'user', tenantId }),
+    );
+  const query = async <Row extends Record<string, unknown>>(text: string, values: readonly unknown[] = []) =>
+    (await test.database.system((tx) => tx.query<Row>(text, values))).rows;
+  /** Returns the number that is kept, and the actual one. */
+  const numbers = async (table: string): Promise<[kept: number, actual: number]> => {
+    const [row] = await query<{ kept: number; actual: number }>(
+      `SELECT kept_sum('acme', $1, '${nilId}')::int4 AS kept,
+         (SELECT count(*)::int4 FROM ${table} WHERE tenant_id = 'acme') AS actual`,
+      [table],
+    );
+    return [row!.kept, row!.actual];
+  };
+
+  const kinds = [
+    {
+      ...{ table: 'customers', limit: customerLimit, maximum: 10_000 },
+      make: (tenant?: string) => call(method.createCustomer, { name: 'c' }, tenant),
+      more: `INSERT INTO customers (tenant_id, customer_id, name) SELECT 'acme', gen_random_uuid(), 'c'`,
+    },
+    {
+      ...{ table: 'assets', limit: assetLimit, maximum: 100_000 },
+      make: (tenant?: string) => call(method.createAsset, { name: 'a' }, tenant),
+      more: `INSERT INTO assets (tenant_id, asset_id, name) SELECT 'acme', gen_random_uuid(), 'a'`,
+    },
+    {
+      ...{ table: 'entity_views', limit: viewLimit, maximum: 100_000 },
+      make: async (tenant?: string) => {
+        const of = tenant === undefined ? deviceId : (await makeDevice(tenant)).deviceId;
+        return call(method.createEntityView, { name: 'v', entity: { case: 'deviceId', value: of } }, tenant);
+      },
+      more: `INSERT INTO entity_views (tenant_id, entity_view_id, name, device_id) SELECT 'acme', gen_random_uuid(), 'v', $1`,
+    },
+    {
+      ...{ table: 'device_groups', limit: groupLimit, maximum: 10_000 },
+      make: (tenant?: string) => call(method.createDeviceGroup, { name: newId() }, tenant),
+      more: `INSERT INTO device_groups (tenant_id, group_id, name) SELECT 'acme', gen_random_uuid(), n::text`,
+    },
+    {
+      ...{ table: 'alarms', limit: alarmLimit, maximum: 1_000_000 },
+      make: async (tenant?: string) => {
+        const of = tenant === undefined ? deviceId : (await makeDevice(tenant)).deviceId;
+        return call(method.createAlarm, { deviceId: of, type: newId() }, tenant);
+      },
+      // A million rows would take half a minute.
+      more: `UPDATE kept_sums SET amount = amount + $1 WHERE tenant_id = 'acme' AND kind = 'alarms'
+        AND part = (SELECT min(part) FROM kept_sums WHERE tenant_id = 'acme' AND kind = 'alarms')`,
+    },
+  ] as const;
+  const makeDevice = async (tenant: string) =>
+    (await call(method.createDevice, { hardwareId: newId() }, tenant)).device!;
+
+  describe('has a maximum, whatever is created at a time, and tenants do not share it', () => {
+    for (const { table, limit, maximum, make, more } of kinds) {
+      it(table, async () => {
+        await make();
+        const added = maximum - 1 - 3;
+        if (table === 'alarms') await query(more, [added]);
+        else await query(`${more} FROM generate_series(1, ${added}) AS n`, more.includes('$1') ? [deviceId] : []);
+        const outcomes = await Promise.all(Array.from({ length: 12 }, () => outcomeOf(make())));
+        expect(outcomes.filter((outcome) => outcome === 'OK')).to.have.length(3);
+        expect(outcomes.filter((outcome) => outcome === 'RESOURCE_EXHAUSTED')).to.have.length(9);
+        expect((await refusal(make())).message).to.equal(`a tenant has at most ${maximum} ${limit.what}`);
+        await make('other');
+        const [kept, actual] = await numbers(table);
+        expect(kept).to.equal(maximum);
+        expect(actual).to.equal(table === 'alarms' ? maximum - added : maximum);
+
+        // A row that is deleted makes room for one.
+        await query(`DELETE FROM ${table} WHERE ctid = (SELECT ctid FROM ${table} WHERE tenant_id = 'acme' LIMIT 1)`);
+        expect(await Promise.all([outcomeOf(make()), outcomeOf(make())])).to.have.members(['OK', 'RESOURCE_EXHAUSTED']);
+      });
+    }
+  });
+
+  it('of alarms is reduced by deleting the oldest cleared ones, whoever has raised them', async () => {
+    await insertTenant(test.database, 'old');
+    const device = (await makeDevice('old')).deviceId;
+    const raise = (type: string) => call(method.createAlarm, { deviceId: device, type }, 'old');
+    for (const type of ['open', 'a', 'b', 'c']) {
+      const { alarmId } = await raise(type);
+      if (type !== 'open') await call(method.clearAlarm, { alarmId }, 'old');
+    }
+    await raise('again');
+    const types = async () =>
+      (await query<{ type: string }>(`SELECT type FROM alarms WHERE tenant_id = 'old' ORDER BY alarm_id`)).map(
+        ({ type }) => type,
+      );
+    const sweep = (kept: number, limit: number) => test.database.system((tx) => deleteOldAlarms(tx, kept, limit));
+    // That of the other tenant, which has more, is another number.
+    await query(`DELETE FROM kept_sums WHERE tenant_id <> 'old'`);
+    expect(await sweep(5, 10)).to.equal(0);
+    expect(await sweep(3, 1)).to.equal(1);
+    expect(await types()).to.deep.equal(['open', 'b', 'c', 'again']);
+    expect(await sweep(3, 10)).to.equal(1);
+    expect(await sweep(1, 10)).to.equal(1);
+    expect(await types()).to.deep.equal(['open', 'again']);
+    expect(await sweep(1, 10)).to.equal(0);
+  });
+});
