@@ -92,7 +92,10 @@ const rolloutSubjects: Readonly<Record<string, string>> = {
 /** All kinds of events. */
 export const eventKinds: readonly EventKind[] = [
   {
-    subjects: { [provisionedSubject]: 'A claim has created a device, or made a gateway’s child without a key a device of its own. A repeated claim publishes nothing.' },
+    subjects: {
+      [provisionedSubject]:
+        'A claim has created a device, or made a gateway’s child without a key a device of its own. A repeated claim publishes nothing.',
+    },
     resource: 'the device’s id',
     stored: true,
     forTenants: true,

@@ -66,7 +66,8 @@ describe('the events of a failed sign-in', () => {
     const trail = new AuditTrail(parts);
     const events = new SignInEvents(trail);
     for (let n = 0; n < 7; n += 1) events.failed({ ...failure, accounts: [ann] }, origin);
-    for (let n = 0; n < 1100; n += 1) events.failed({ ...failure, accounts: [ann], code: 'RESOURCE_EXHAUSTED' }, origin);
+    for (let n = 0; n < 1100; n += 1)
+      events.failed({ ...failure, accounts: [ann], code: 'RESOURCE_EXHAUSTED' }, origin);
     trail.note(factsOfFailure({ ...failure, accounts: [{ ...ann, user_id: 'u2' }] }, origin)[0]!);
     await trail.close();
     const { rows } = await test.database.system((tx) =>

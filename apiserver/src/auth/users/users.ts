@@ -313,7 +313,8 @@ export function emailField(text: string, field = 'email'): string {
 function roleField(role: User_Role | undefined, groupIds: readonly string[]): Role | null {
   if (role === undefined && groupIds.length > 0) return null;
   // Nobody can grant more than they hold, and no user of a tenant holds this role.
-  if (role === User_Role.platform_admin) throw permissionDenied('the role platform_admin cannot be granted in a tenant');
+  if (role === User_Role.platform_admin)
+    throw permissionDenied('the role platform_admin cannot be granted in a tenant');
   const known = tenantRoles.find((candidate) => User_Role[candidate] === role);
   if (!known)
     throw invalidArgument(`role must be one of ${tenantRoles.join(', ')}; only a member of a group needs none`);

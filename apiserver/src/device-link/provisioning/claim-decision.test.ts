@@ -45,11 +45,7 @@ describe('claim decision', () => {
     ['one-time, unused, new device', { key: key({ oneTime: true }) }, create(true)],
     ['one-time, unused, known device', { key: key({ oneTime: true }), existing: known }, repeat],
     ['used by another', { key: key({ oneTime: true, usedBy: 'AA-2' }) }, refuse('used')],
-    [
-      'used by another, known device',
-      { key: key({ oneTime: true, usedBy: 'AA-2' }), existing: known },
-      refuse('used'),
-    ],
+    ['used by another, known device', { key: key({ oneTime: true, usedBy: 'AA-2' }), existing: known }, refuse('used')],
     ['used by this one', { key: key({ oneTime: true, usedBy: 'AA-1' }), existing: known }, repeat],
     ['used by this one, deleted since', { key: key({ oneTime: true, usedBy: 'AA-1' }) }, refuse('used')],
     ['used once, unlimited since', { key: key({ usedBy: 'AA-2' }) }, create(false)],

@@ -175,10 +175,7 @@ async function updateRows(tx: Transaction, rows: readonly MergedLatest[]): Promi
 }
 
 /** Yields items in groups that have at most so many bytes, or a single item. */
-function* inGroupsOf<Item extends { readonly bytes: number }>(
-  items: readonly Item[],
-  most: number,
-): Generator<Item[]> {
+function* inGroupsOf<Item extends { readonly bytes: number }>(items: readonly Item[], most: number): Generator<Item[]> {
   let group: Item[] = [];
   let bytes = 0;
   for (const item of items) {
