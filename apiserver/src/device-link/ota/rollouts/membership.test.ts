@@ -682,7 +682,8 @@ describe('a package', () => {
       { sha256: Buffer },
     ];
     const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name: 'two' });
-    const artifact = { uri: 'https://artifacts.test/x', sha256: sha256.toString('hex') };
+    // The address of the other packages, which has served this artifact.
+    const artifact = { uri: 'https://x', sha256: sha256.toString('hex') };
     await packages.apply(meta, { type: 'Firmware', version: '2.0.0', artifact });
     expect(await start({ rollbackPackageRef: { name: 'three' } })).to.equal('nothing');
   });
