@@ -14,10 +14,10 @@ const base = 'apiserver/src';
 export const layers: Readonly<Record<string, readonly string[]>> = {
   // The files directly in platform are below its subfolders; in other folders they are above them.
   platform: [],
-  'platform/concurrency': ['platform'],
+  'platform/observability': [],
+  'platform/concurrency': ['platform', 'platform/observability'],
   'platform/requests': ['platform', 'platform/concurrency'],
   'platform/addresses': ['platform'],
-  'platform/observability': [],
   'platform/background': ['platform', 'platform/observability'],
   'platform/tls': ['platform/addresses', 'platform/observability', 'platform/background'],
   'platform/outbound': ['platform/observability'],

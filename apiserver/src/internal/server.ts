@@ -18,6 +18,7 @@ import {
   status,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
+import { addressBlock } from '../platform/addresses/address-block.ts';
 import { codes, KelletError, unavailable } from '../platform/errors.ts';
 import { GrpcContext, toMetadata } from '../platform/grpc/grpc-context.ts';
 import { GrpcPort } from '../platform/grpc/grpc-port.ts';
@@ -141,6 +142,7 @@ export class InternalServer {
         () => rpcAttributes(method),
       );
       trace.requestId = opened.requestId;
+      trace.owner = opened.caller.tenantId || addressBlock(opened.address);
       // If the caller gave up while this process was frozen, its cancellation arrives first.
       await this.stalls.settled();
       if (opened.signal.aborted) throw new KelletError('CANCELLED', 'the caller has disconnected');

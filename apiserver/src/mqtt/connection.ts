@@ -15,6 +15,7 @@ import { accessOf } from '../gateway/transcoding/routes.ts';
 import { type ErrorCode, type KelletError, toKelletError, unauthenticated } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/observability/logger.ts';
+import { inSomeTrace } from '../platform/observability/tracing.ts';
 import { publicCaller } from '../platform/rpc.ts';
 import { CommandStream } from './command-stream.ts';
 import { claimUsername, type ConnectRequest, decideConnect, type Will } from './connect-decision.ts';
@@ -317,7 +318,9 @@ export class Connection {
     entry.address = address;
     try {
       const credential = request.password === '' ? this.proof : request.password;
-      const caller = await entrance.admission.admit(access, credential, address, new Map(), '', entry);
+      const caller = await inSomeTrace(() =>
+        entrance.admission.admit(access, credential, address, new Map(), '', entry),
+      );
       const named = request.username.toLowerCase();
       // With a proof the user name may be absent, but not another device's.
       if (caller.deviceId !== named && (named !== '' || credential !== this.proof)) throw unauthenticated();

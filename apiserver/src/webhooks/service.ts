@@ -8,6 +8,7 @@ import {
   WebhookService,
 } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
+import { retryConflicts } from '../platform/database/retry-conflicts.ts';
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { auditEventType, eventNames } from '../platform/events/subjects.ts';
 import { newId } from '../platform/ids.ts';
@@ -110,7 +111,8 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
 
     deleteWebhook: async (request, { tenantId }) => {
       const webhookId = idField('webhook', request.webhookId);
-      await database.tenant(tenantId, (tx) => deleteWebhook(tx, tenantId, webhookId));
+      // The sweep of its deliveries locks in another order.
+      await retryConflicts(() => database.tenant(tenantId, (tx) => deleteWebhook(tx, tenantId, webhookId)));
       return {};
     },
 

@@ -5,7 +5,7 @@ import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
-import { setTraceOwner } from '../../platform/observability/tracing.ts';
+import { inSomeTrace, setTraceOwner } from '../../platform/observability/tracing.ts';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
 import { deviceGroupsOf, type Visibility, visibilityOf } from '../../platform/visibility.ts';
 import type { AccessEntry } from '../observability/access-log.ts';
@@ -117,12 +117,14 @@ export class Admission {
    * Returns the caller who opens a socket outside the contract's methods (/ws), counted as one request. The socket
    * itself authorises the caller. Throws UNAUTHENTICATED or RESOURCE_EXHAUSTED.
    */
-  async admitSocket(credential: string, address: string): Promise<Caller> {
-    setTraceOwner(addressBlock(address));
-    const identity = await this.authenticator.authenticate(credential, address);
-    const wait = (await this.limiter.countWindow(identity)).retryAfterSeconds;
-    if (wait > 0) throw new RateLimitExceeded(wait);
-    return identity.caller;
+  admitSocket(credential: string, address: string): Promise<Caller> {
+    return inSomeTrace(async () => {
+      setTraceOwner(addressBlock(address));
+      const identity = await this.authenticator.authenticate(credential, address);
+      const wait = (await this.limiter.countWindow(identity)).retryAfterSeconds;
+      if (wait > 0) throw new RateLimitExceeded(wait);
+      return identity.caller;
+    });
   }
 
   /**

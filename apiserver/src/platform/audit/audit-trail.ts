@@ -7,6 +7,7 @@ import { KelletError, unavailable } from '../errors.ts';
 import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
 import { counter, type Registry } from '../observability/metrics.ts';
+import { outsideOfCalls } from '../observability/tracing.ts';
 import { type AuditFacts, type AuditRecord, auditRecord } from './audit-event.ts';
 import { insertPending, insertPendingAlone } from './audit-store.ts';
 
@@ -147,7 +148,7 @@ export class AuditTrail {
 
   private add(facts: AuditFacts, settle: Waiting['settle']): void {
     this.waiting.push({ record: this.recordOf(facts), since: performance.now(), settle });
-    this.writing ??= this.write();
+    this.writing ??= outsideOfCalls(() => this.write());
   }
 
   /** Writes until nothing waits. */

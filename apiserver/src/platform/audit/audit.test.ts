@@ -6,6 +6,7 @@ import { systemClock } from '../clock.ts';
 import { Database } from '../database/database.ts';
 import { createLogger } from '../observability/logger.ts';
 import { createMetrics } from '../observability/metrics.ts';
+import { beginTrace, inTrace, setTraceOwner } from '../observability/tracing.ts';
 import { eventually } from '../testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 import { TcpProxy } from '../testing/test-tcp-proxy.ts';
@@ -282,5 +283,30 @@ describe('the audit log', function () {
       trail.noteOnce({ ...read, resource: { kind: 'user', id } });
     await trail.close();
     expect(await list()).to.have.length(2);
+  });
+});
+
+describe('the audit trail of a tenant that uses all its connections', () => {
+  it('records the events of others at once, although one of its calls has begun to write', async () => {
+    const test = await createTestDatabase();
+    const database = new Database(test.url, createLogger('silent'), { maximumConnections: 4 });
+    const parts = { database, clock: systemClock, logger: createLogger('silent'), metrics: createMetrics() };
+    const trail = new AuditTrail(parts);
+    const gate = Promise.withResolvers<void>();
+    const busy = Array.from({ length: 20 }, () => database.tenant('busy', () => gate.promise));
+    const asBusy = <T>(work: () => Promise<T>) =>
+      inTrace(
+        beginTrace('call', 'SERVER', undefined, () => ({})),
+        () => {
+          setTraceOwner('busy');
+          return work();
+        },
+      );
+    await Promise.all([asBusy(() => trail.record(facts)), trail.record({ ...facts, tenantId: 'other' })]);
+    gate.resolve();
+    await Promise.all(busy);
+    await trail.close();
+    await database.close();
+    await test.drop();
   });
 });

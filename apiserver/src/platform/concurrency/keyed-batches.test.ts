@@ -1,8 +1,24 @@
 import { setImmediate } from 'node:timers/promises';
 import { expect } from 'chai';
+import { beginTrace, currentTrace, inTrace } from '../observability/tracing.ts';
 import { Batches } from './keyed-batches.ts';
 
 describe('batches', () => {
+  it('belong to no call, whichever call has started them', async () => {
+    const seen: unknown[] = [];
+    const batches = new Batches<number, number>(3, async (_key, items) => {
+      await setImmediate();
+      seen.push(currentTrace());
+      return items;
+    });
+    const trace = beginTrace('call', 'SERVER', undefined, () => ({}));
+    await inTrace(trace, async () => {
+      await batches.add('a', 1);
+      expect(currentTrace()).to.equal(trace);
+    });
+    expect(seen).to.deep.equal([undefined]);
+  });
+
   it('run one at a time per key, with everything that arrived meanwhile', async () => {
     const ran: number[][] = [];
     const release: (() => void)[] = [];

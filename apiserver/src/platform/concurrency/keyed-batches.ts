@@ -1,6 +1,7 @@
 // Batches work by key: while one batch of a key runs, new items collect for the next.
 import { setImmediate } from 'node:timers/promises';
 import { unavailable } from '../errors.ts';
+import { outsideOfCalls } from '../observability/tracing.ts';
 
 interface Waiting<Item, Result> {
   readonly item: Item;
@@ -36,7 +37,7 @@ export class Batches<Item, Result> {
         return;
       }
       this.waiting.set(key, [entry]);
-      void this.drain(key);
+      void outsideOfCalls(() => this.drain(key));
     });
   }
 

@@ -125,7 +125,7 @@ export class ConnectionPool {
     } as pg.QueryConfig);
   }
 
-  /** Returns a connection that is not in doubt. Owners take turns: tenants, addresses of strangers, and the loops as ''. Throws UNAVAILABLE. */
+  /** Returns a connection that is not in doubt. Owners take turns: tenants, addresses of strangers, the loops as '' and the ping. Throws UNAVAILABLE. */
   async connect(owner: string): Promise<Lease> {
     const leave = await this.slots.acquire(owner, { milliseconds: connectMilliseconds });
     try {
@@ -165,7 +165,7 @@ export class ConnectionPool {
 
   /** Resolves if the database responds and accepts writes; rejects with the reason otherwise. */
   async ping(): Promise<void> {
-    const { client, release } = await this.connect('');
+    const { client, release } = await this.connect('ping');
     let broken: Error | undefined;
     try {
       const [asked] = await sendBatch(client, [{ text: 'SHOW transaction_read_only' }], pingMilliseconds);

@@ -42,7 +42,7 @@ export class Trace {
   }
 }
 
-const running = new AsyncLocalStorage<Trace>();
+const running = new AsyncLocalStorage<Trace | undefined>();
 let exporting: { readonly api: typeof OpenTelemetry; readonly tracer: Tracer } | undefined;
 
 /** Returns the trace of the current call; undefined outside of calls (loops, timers). */
@@ -59,6 +59,13 @@ export function setTraceOwner(owner: string): void {
   const trace = currentTrace();
   if (trace) trace.owner = owner;
 }
+
+/** Runs work in the current trace, or in one of its own outside of calls, so that it can have an owner. */
+export const inSomeTrace = <T>(work: () => T): T =>
+  currentTrace() ? work() : running.run(new Trace(undefined, undefined), work);
+
+/** Runs work that many calls share, so that it does not belong to the one that has started it. */
+export const outsideOfCalls = <T>(work: () => T): T => running.run(undefined, work);
 
 /**
  * Starts this process's part of a trace. `kind` is a SpanKind's name; the attributes are evaluated only if spans are

@@ -17,6 +17,8 @@ describe('the artifact of a manifest', () => {
   const artifact = Buffer.from('a build');
   const tenant = 'acme';
   const served = new Map<string, Buffer>();
+  /** What a response waits for. */
+  const held = new Map<string, () => Promise<void>>();
   let test: TestDatabase;
   let packages: Packages;
   let server: Server;
@@ -34,7 +36,8 @@ describe('the artifact of a manifest', () => {
     });
     server = createServer((request, response) => {
       const content = served.get(request.url ?? '');
-      response.writeHead(content ? 200 : 404).end(content);
+      const wait = held.get(request.url ?? '') ?? (() => Promise.resolve());
+      void wait().then(() => response.writeHead(content ? 200 : 404).end(content));
     });
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   });
@@ -92,6 +95,29 @@ describe('the artifact of a manifest', () => {
     expect(await settled('second', '/mirror'), 'served as declared').to.include({ status: 'available' });
     served.delete('/mirror');
     expect(await settled('third', '/mirror'), 'served once').to.include({ status: 'available' });
+  });
+
+  it('is not verified by a former address that serves it late', async () => {
+    served.set('/slow', artifact);
+    const arrived = Promise.withResolvers<void>();
+    const gate = Promise.withResolvers<void>();
+    held.set('/slow', async () => {
+      arrived.resolve();
+      await gate.promise;
+    });
+    expect((await apply('hasty', '/slow')).observed?.status).to.equal('uploading');
+    await arrived.promise;
+    await packages.remove(meta('hasty'), false);
+    await apply('hasty', '/never');
+    gate.resolve();
+    const { refusal } = await settled('hasty', '/never');
+    expect(refusal).to.include({ reason: 'FetchFailed' });
+    const { rows } = await test.database.system((tx) =>
+      tx.query(`SELECT artifact_uri, checksum_verified FROM ota_packages WHERE name = 'hasty' AND deleted_at IS NULL`),
+    );
+    expect(rows).to.have.length(1);
+    expect(rows[0]!['artifact_uri']).to.match(/never$/);
+    expect(rows[0]!['checksum_verified']).to.equal(false);
   });
 
   it('may have another size once the package is created again', async () => {

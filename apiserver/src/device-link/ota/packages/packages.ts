@@ -350,8 +350,11 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
     );
     if (this.closing.signal.aborted) return;
     await this.database.tenant(tenantId, async (tx) => {
-      if (!(await findPackage(tx, tenantId, row.package_id))) return;
-      if (failure instanceof ArtifactError && failure.permanent) {
+      const found = await findPackage(tx, tenantId, row.package_id);
+      if (!found) return;
+      if (found.artifact_uri !== row.artifact_uri) {
+        // It was created anew meanwhile, and its new address has not been asked.
+      } else if (failure instanceof ArtifactError && failure.permanent) {
         await setPackageStatus(tx, tenantId, row.package_id, {
           status: 'rejected',
           rejection: 'ChecksumMismatch',
