@@ -70,26 +70,15 @@ async function notifyProfileChanged(tx: Transaction, tenantId: string, profileId
   await tx.query(`SELECT pg_notify('${profileChannel}', $1)`, [`${tenantId}/${profileId}`]);
 }
 
-/** Returns the profile with this id, or undefined. `lock` prevents its deletion until the transaction ends. */
+/**
+ * Returns the profile with this id and its revision, which every change of the row changes, or undefined. `lock` prevents its
+ * deletion until the transaction ends.
+ */
 export async function findProfile(
   tx: Transaction,
   tenantId: string,
   profileId: string,
   lock: '' | 'FOR KEY SHARE' | 'FOR UPDATE' = '',
-): Promise<ProfileRow | undefined> {
-  const { rows } = await tx.query<ProfileRow>(
-    `SELECT ${columns} FROM profiles WHERE tenant_id = $1 AND profile_id = $2 ${lock}`,
-    [tenantId, profileId],
-  );
-  return rows[0];
-}
-
-/** Returns the profile with this id and its revision, which every change of the row changes, or undefined. */
-export async function findRevision(
-  tx: Transaction,
-  tenantId: string,
-  profileId: string,
-  lock: '' | 'FOR KEY SHARE' = '',
 ): Promise<(ProfileRow & { revision: string }) | undefined> {
   const { rows } = await tx.query<ProfileRow & { revision: string }>(
     `SELECT ${columns}, xmin::text AS revision FROM profiles WHERE tenant_id = $1 AND profile_id = $2 ${lock}`,

@@ -20,7 +20,6 @@ import { checkProfile, checkSchemaSize } from './profile-rules.ts';
 import {
   findProfile,
   findProfileByName,
-  findRevision,
   hasRevision,
   listProfiles,
   type ProfileCursor,
@@ -53,11 +52,11 @@ export const createProfileReader = (database: Database): TransactionalProfileRea
     const isKnown =
       revision !== undefined && (await database.read(tenantId, (tx) => hasRevision(tx, tenantId, profileId, revision)));
     if (isKnown) return known;
-    const row = await database.read(tenantId, (tx) => findRevision(tx, tenantId, profileId));
+    const row = await database.read(tenantId, (tx) => findProfile(tx, tenantId, profileId));
     return row && toFacts(row);
   },
   async getWithin(tx, tenantId, profileId, lock) {
-    const row = await findRevision(tx, tenantId, profileId, lock);
+    const row = await findProfile(tx, tenantId, profileId, lock);
     return row && toFacts(row);
   },
   withDefaultTags: profilesWithTags,

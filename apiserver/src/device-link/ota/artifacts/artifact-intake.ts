@@ -1,6 +1,6 @@
 // Fetches and receives artifacts into the content store, a limited number at a time, and removes those that no package refers to.
 import { Loop } from '../../../platform/background/loop.ts';
-import { FairSlots, NoSlotError } from '../../../platform/concurrency/fair-slots.ts';
+import { FairSlots } from '../../../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
@@ -61,8 +61,15 @@ export class ArtifactIntake {
     this.logger = logger;
     this.settings = settings;
     this.reader = new ArtifactReader(database, settings.stores);
-    const slots = (waitingPerOwner: number) =>
-      new FairSlots({ total: settings.transfers, perOwner: settings.transfersPerTenant, waitingPerOwner });
+    const { transfers: total, transfersPerTenant: perOwner } = settings;
+    const refusal = (whose: 'own' | 'others') =>
+      whose === 'others'
+        ? unavailable('too many artifacts are on their way: try again')
+        : resourceExhausted(
+            `the tenant has ${perOwner} artifacts on their way already, the most at a time: try again`,
+            5,
+          );
+    const slots = (waitingPerOwner: number) => new FairSlots({ total, perOwner, waitingPerOwner, refusal });
     this.slots = { fetch: slots(waitingPerTenant.fetch), upload: slots(waitingPerTenant.upload) };
     this.loop = new Loop(logger, 'sweep of artifacts', sweepMilliseconds, () => this.sweep());
     this.swept = metrics && this.registerMetrics(metrics);
@@ -82,14 +89,7 @@ export class ArtifactIntake {
     try {
       return await this.slots[kind].acquire(tenantId, given.isPatient ? { signal } : { signal, milliseconds });
     } catch (error) {
-      if (signal.aborted) throw new KelletError('CANCELLED', 'the request was broken off');
-      if (!(error instanceof NoSlotError)) throw error;
-      if (error.whose === 'others') throw unavailable('too many artifacts are on their way: try again');
-      const { transfersPerTenant } = this.settings;
-      throw resourceExhausted(
-        `the tenant has ${transfersPerTenant} artifacts on their way already, the most at a time: try again`,
-        5,
-      );
+      throw signal.aborted ? new KelletError('CANCELLED', 'the request was broken off') : error;
     }
   }
 
