@@ -116,7 +116,8 @@ describe('kellet-apiserver under attack', function () {
     const reports: AttackReport[] = [];
     const children = attacks.map((one, index) => {
       const child = fork(path.join(import.meta.dirname, 'testing/test-hostile-clients.ts'));
-      child.send({ ...one, port: one.kind === 'grpc' ? server.ports.grpcPort : server.ports.restPort });
+      const isGrpc = one.kind === 'grpc' || one.kind === 'hold messages';
+      child.send({ ...one, port: isGrpc ? server.ports.grpcPort : server.ports.restPort });
       child.on('message', (report) => (reports[index] = report as AttackReport));
       return child;
     });
@@ -205,6 +206,47 @@ describe('kellet-apiserver under attack', function () {
     );
     expectHarmless(seen);
     for (const { opened } of seen.reports) expect(opened).to.be.at.least(200);
+  });
+
+  it('keeps little besides the bytes of bodies that arrive byte by byte', async () => {
+    const head = 'POST /api/v1/auth/refresh HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n';
+    const seen = await attack(
+      [{ kind: 'hold bodies', connections: 64, request: head + '1\r\n \r\n'.repeat(60_000) }],
+      post,
+    );
+    expect(seen.grownMebibytes, 'mebibytes of resident memory').to.be.below(64 + 32);
+    expect(seen.reports[0]!.opened).to.be.at.least(64);
+  });
+
+  it('keeps little besides the bytes of gRPC messages that arrive byte by byte', async () => {
+    const frame = (type: number, flags: number, stream: number, payload: Buffer): Buffer => {
+      const head = Buffer.alloc(9);
+      head.writeUIntBE(payload.length, 0, 3);
+      head.set([type, flags], 3);
+      head.writeUInt32BE(stream, 5);
+      return Buffer.concat([head, payload]);
+    };
+    /** A header that is neither compressed nor indexed (RFC 7541, 6.2.2). */
+    const header = (name: string, value: string): Buffer =>
+      Buffer.from(`\0${String.fromCharCode(name.length)}${name}${String.fromCharCode(value.length)}${value}`, 'latin1');
+    const headers = Buffer.concat([
+      header(':method', 'POST'),
+      header(':scheme', 'http'),
+      header(':authority', 'a'),
+      header(':path', '/kellet.v1.AuthService/Refresh'),
+      header('content-type', 'application/grpc'),
+      header('te', 'trailers'),
+    ]);
+    const request = Buffer.concat([
+      Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
+      frame(4, 0, 0, Buffer.alloc(0)),
+      frame(1, 4, 1, headers),
+      frame(0, 0, 1, Buffer.from([0, 0, 0, 0xff, 0])),
+      ...Array.from({ length: 60_000 }, () => frame(0, 0, 1, Buffer.alloc(1))),
+    ]);
+    const seen = await attack([{ kind: 'hold messages', connections: 60, request: request.toString('base64') }], post);
+    expect(seen.grownMebibytes, 'mebibytes of resident memory').to.be.below(64 + 32);
+    expect(seen.reports[0]!.opened).to.be.at.least(60);
   });
 
   it('reads no further requests while many wait for their responses', async () => {

@@ -38,6 +38,23 @@ describe('the packets in the bytes of a connection', () => {
     expect(all([Buffer.from([0x30, 0x80])])).to.deep.equal({ found: [], left: 2 });
   });
 
+  it('keep little memory besides their bytes: what arrives byte by byte, and what follows a large one', () => {
+    const reader = new FrameReader();
+    const kept = () =>
+      (reader as unknown as { readonly pieces: Buffer[] }).pieces.map(({ buffer }) => buffer.byteLength);
+    const large = packet(100_000, [0xa0, 0x8d, 0x06]);
+    for (const byte of large.subarray(0, -1)) {
+      reader.add(Buffer.of(byte));
+      expect(reader.next(200_000)).to.equal(undefined);
+    }
+    expect(kept().length).to.be.below(60);
+    reader.add(Buffer.concat([large.subarray(-1), packet(5, [5]).subarray(0, 3)]));
+    expect(reader.next(200_000)).to.deep.equal(large);
+    expect(kept()).to.deep.equal([3]);
+    reader.add(packet(5, [5]).subarray(3));
+    expect(reader.next(200_000)).to.deep.equal(packet(5, [5]));
+  });
+
   for (const [title, bytes, isTooLarge] of [
     ['above the limit, by the length alone', [0x30, 0xe8, 0x07], true],
     ['with a length of five bytes', [0x30, 0xff, 0xff, 0xff, 0xff, 0x01], false],

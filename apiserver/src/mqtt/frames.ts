@@ -1,4 +1,5 @@
 // Splits the bytes of a connection into MQTT packets, before anything else looks at them.
+import { addPiece, copyOf } from '../platform/pieces.ts';
 
 /** The error for bytes that are not a packet: the length is malformed or above the limit. */
 export class FrameError extends Error {
@@ -27,7 +28,7 @@ export class FrameReader {
   }
 
   add(chunk: Buffer): void {
-    this.pieces.push(chunk);
+    addPiece(this.pieces, chunk);
     this.held += chunk.length;
   }
 
@@ -41,7 +42,9 @@ export class FrameReader {
       }
       const frame = bytes.subarray(0, this.needed);
       const rest = bytes.subarray(this.needed);
-      this.pieces = rest.length > 0 ? [rest] : [];
+      // What is left of a large packet's memory must not keep it.
+      const kept = rest.length <= frame.length ? copyOf(rest) : rest;
+      this.pieces = rest.length > 0 ? [kept] : [];
       this.held = rest.length;
       this.needed = 2;
       this.isSized = false;

@@ -5,11 +5,11 @@ import { connect, type Socket } from 'node:net';
 
 /** What the clients do. */
 export interface Attack {
-  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline' | 'grpc';
+  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'hold messages' | 'pipeline' | 'grpc';
   readonly port: number;
   /** Concurrent connections; one that ends is replaced after a moment. */
   readonly connections: number;
-  /** The request that each begins with; for `grpc`, the path of the method. */
+  /** The request that each begins with; for `grpc`, the path of the method; for `hold messages`, frames in base64. */
   readonly request: string;
   /** `grpc`: concurrent calls per connection, and the bytes that each sends over and over without ending the request. */
   readonly calls?: number;
@@ -85,7 +85,7 @@ function run({ kind, port, connections, request, messageBytes = 0, message: subs
       closed += 1;
       setTimeout(open, 1000);
     });
-    socket.write(request);
+    socket.write(kind === 'hold messages' ? Buffer.from(request, 'base64') : request);
     if (kind === 'flood /ws') {
       socket.once('data', () => {
         // Nothing more is read.
@@ -97,7 +97,7 @@ function run({ kind, port, connections, request, messageBytes = 0, message: subs
         socket.pause();
         socket.write(frame(subscription));
       });
-    } else if (kind === 'hold bodies') socket.resume();
+    } else if (kind.startsWith('hold')) socket.resume();
     else socket.pause();
   };
   for (let index = 0; index < connections; index += 1) open();

@@ -1,5 +1,6 @@
 // NDJSON: a JSON object on each line.
 import { invalidArgument } from '../../platform/errors.ts';
+import { addPiece } from '../../platform/pieces.ts';
 import { type FileLine, maximumLineBytes, parseJson, textOf, withoutMark } from './lines.ts';
 
 /** Yields the lines of an NDJSON file, whose objects may have these fields. Empty lines are skipped. */
@@ -13,8 +14,9 @@ export async function* readNdjson(
   const take = (piece: Buffer): void => {
     length += piece.length;
     // The rest of a line that is too long is not kept.
-    if (length <= maximumLineBytes) held.push(piece);
-    else held = [];
+    if (length > maximumLineBytes) held = [];
+    else if (held.length === 0) held.push(piece);
+    else addPiece(held, piece);
   };
   const finish = (): FileLine | undefined => {
     const isTooLong = length > maximumLineBytes;

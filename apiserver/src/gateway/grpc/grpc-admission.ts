@@ -15,6 +15,7 @@ import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
 import { type GrpcCall, metadataText } from '../../platform/grpc/grpc-context.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
+import { addPiece } from '../../platform/pieces.ts';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
 import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
@@ -196,6 +197,7 @@ export class GrpcAdmission {
           // Calls cancelled in the meantime stop here.
           () => {
             isAdmitted = true;
+            joinPieces(call);
             if (isOpen) hold = this.holdMessage(call, opened);
             else arrived = this.countMessage(call, opened, requestStream);
             proceed(metadata);
@@ -311,14 +313,26 @@ const crowded = (): KelletError => unavailable('too many bodies are being receiv
 /** grpc-js does not expose the stream of a call, nor the reader of its frames. */
 type WireCall = ServerInterceptingCallInterface & {
   readonly stream?: ServerHttp2Stream;
-  readonly decoder?: { readonly readState: number };
+  readonly decoder?: { readonly readState: number; readonly readPartialMessage?: Buffer[] };
 };
+
+/** Joins the small pieces of an unfinished message, which grpc-js keeps as they arrive. */
+function joinPieces({ stream, decoder }: WireCall): void {
+  stream?.on('data', () => {
+    const pieces = decoder?.readPartialMessage;
+    if (!pieces || !isWithinMessage(decoder)) return;
+    const last = pieces.pop();
+    if (last) addPiece(pieces, last);
+  });
+}
 
 /** Returns the socket of a call's connection. */
 const socketOf = ({ stream }: WireCall): unknown => stream?.session?.socket;
 
 /** Reports whether the requests have ended within a message, which grpc-js would drop. 0: between two messages. */
-const isTruncated = ({ decoder }: WireCall): boolean => decoder !== undefined && decoder.readState !== 0;
+const isTruncated = ({ decoder }: WireCall): boolean => decoder !== undefined && isWithinMessage(decoder);
+
+const isWithinMessage = (decoder: { readonly readState: number }): boolean => decoder.readState !== 0;
 
 /** Frees what has arrived of a request, and ends its stream once the status has left. */
 function discardRequest({ stream }: WireCall): void {

@@ -2,6 +2,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalidArgument, type KelletError, unavailable } from '../../platform/errors.ts';
 import { currentTrace } from '../../platform/observability/tracing.ts';
+import { addPiece } from '../../platform/pieces.ts';
 import type { CallContext, Caller } from '../../platform/rpc.ts';
 import type { BodyBounds } from '../memory/body-memory.ts';
 import type { Hold } from '../memory/memory-budget.ts';
@@ -25,7 +26,7 @@ export async function readBody(request: IncomingMessage, bounds: BodyBounds): Pr
   // No body (RFC 9112, 6.3).
   if (contentLength === undefined && transferEncoding === undefined) return noBytes;
   return new Promise((resolve, reject) => {
-    const chunks: Uint8Array[] = [];
+    const chunks: Buffer[] = [];
     let length = 0;
     let hold: Hold | undefined;
     let timer: NodeJS.Timeout | undefined;
@@ -41,10 +42,10 @@ export async function readBody(request: IncomingMessage, bounds: BodyBounds): Pr
       request.on('data', () => undefined);
       reject(error);
     };
-    const take = (chunk: Uint8Array): void => {
+    const take = (chunk: Buffer): void => {
       length += chunk.length;
       if (length > limit) return fail(tooLong());
-      chunks.push(chunk);
+      addPiece(chunks, chunk);
       // A body in one piece, the usual case, ends right away.
       if (length === expected) return;
       hold ??= budget.hold(owner, () => fail(unavailable('too many bodies are being received: try again')));
