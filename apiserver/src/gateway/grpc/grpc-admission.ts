@@ -1,7 +1,7 @@
 // Admission and accounting of gRPC calls, from metadata to status. Callers are authenticated and authorised before any
 // message is read. The outcome is counted, logged and traced once, whether it comes from the handler, grpc-js or the
 // client.
-import type { ServerHttp2Stream } from 'node:http2';
+import { constants, type ServerHttp2Stream } from 'node:http2';
 import type { DescMethod, DescService } from '@bufbuild/protobuf';
 import {
   type Metadata,
@@ -13,6 +13,7 @@ import {
 import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
 import { type GrpcCall, metadataText } from '../../platform/grpc/grpc-context.ts';
+import { defaultGrpcLimits, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
 import { addPiece } from '../../platform/pieces.ts';
@@ -38,6 +39,9 @@ const tooLarge = (bytes: number): string => `the message must not be larger than
 const uncountedBytes = 16 * 1024;
 const discardMilliseconds = 100;
 
+/** How the stream of a client ends that does not read: RESOURCE_EXHAUSTED for a gRPC client. */
+const tooSlow = constants.NGHTTP2_ENHANCE_YOUR_CALM;
+
 type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
 type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
 
@@ -51,6 +55,7 @@ export interface GrpcAdmissionParts {
   readonly proofOf: ProofOf;
   readonly accessLog: AccessLog;
   readonly memory: BodyMemory;
+  readonly limits: Partial<GrpcLimits>;
 }
 
 /** A method and its full name. */
@@ -174,8 +179,14 @@ export class GrpcAdmission {
     const sendMessage = call.sendMessage.bind(call);
     // Messages that the handler writes before it receives the status must not follow it: that would reset the stream and lose
     // the status.
+    const countUnread = this.unreadCounter(call, () => running);
     call.sendMessage = (message, sent) => {
-      if (!hasStatus) sendMessage(message, sent);
+      if (hasStatus) return;
+      sendMessage(message, () => {
+        countUnread();
+        sent();
+      });
+      countUnread();
     };
     // Some statuses bypass interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
     // large, through this method.
@@ -187,6 +198,7 @@ export class GrpcAdmission {
       const said =
         isFromWithin || outcome.metadata ? outcome : foundFailure(outcome, running.headers, isAdmitted, isOpen);
       sendStatus(completed(said, running.headers));
+      this.endUnread(call);
       running.end(isGone ? status.CANCELLED : said.code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
@@ -298,6 +310,35 @@ export class GrpcAdmission {
       bytes = 0;
       hold = undefined;
     };
+  }
+
+  /**
+   * Returns a function that counts what the client has not read of its responses. The slowest readers lose theirs when memory
+   * runs short.
+   */
+  private unreadCounter({ stream }: WireCall, running: () => RunningCall | undefined): () => void {
+    let hold: Hold | undefined;
+    const count = (): void => {
+      const bytes = stream && !stream.destroyed ? stream.writableLength : 0;
+      if (bytes > uncountedBytes) {
+        hold ??= this.parts.memory.holdReplies(running()?.caller.tenantId ?? '', () => stream?.close(tooSlow));
+        hold.set(bytes);
+      } else {
+        hold?.release();
+        hold = undefined;
+      }
+    };
+    stream?.once('close', count);
+    return count;
+  }
+
+  /** Ends the stream of a call that is over, unless its client reads the response in time. */
+  private endUnread({ stream }: WireCall): void {
+    const { responseTimeout = defaultGrpcLimits.responseTimeout } = this.parts.limits;
+    const late = setTimeout(() => stream?.close(tooSlow), responseTimeout);
+    late.unref();
+    stream?.once('close', () => clearTimeout(late));
+    if (!stream || stream.destroyed) clearTimeout(late);
   }
 
   /** Returns the running call of a handler's call. */

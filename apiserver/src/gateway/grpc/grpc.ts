@@ -13,7 +13,7 @@ import {
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { KelletError } from '../../platform/errors.ts';
 import { type GrpcCall, GrpcContext, metadataEntries, toMetadata } from '../../platform/grpc/grpc-context.ts';
-import { type GrpcLimits, GrpcPort } from '../../platform/grpc/grpc-port.ts';
+import { GrpcPort } from '../../platform/grpc/grpc-port.ts';
 import { writeResponses } from '../../platform/grpc/grpc-responses.ts';
 import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
 import { inTrace } from '../../platform/observability/tracing.ts';
@@ -31,7 +31,6 @@ import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
 export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
   readonly invoker: Invoker;
   readonly large: LargeRequests;
-  readonly limits: Partial<GrpcLimits>;
   /** Undefined without TLS. */
   readonly tls: TlsFiles | undefined;
 }

@@ -1,12 +1,14 @@
 // Memory that requests and responses may use in a gateway, over real connections.
 import { once } from 'node:events';
+import { type ClientHttp2Session, connect as connectHttp2, constants } from 'node:http2';
 import { connect, type Socket } from 'node:net';
 import { Client, credentials, type ServiceError } from '@grpc/grpc-js';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { DeviceRegistryService, GetDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
+import { frame } from '../testing/test-grpc.ts';
 
 const mebibyte = 1024 * 1024;
 
@@ -96,6 +98,37 @@ describe('the memory of bodies', () => {
     await eventually(() => slow.every((one) => one.isClosed() || one.received().length > 10 * mebibyte), 10_000);
     const whole = slow.map((one) => one.received().length > 10 * mebibyte);
     expect(whole).to.deep.equal([false, false, false, false, true]);
+  });
+
+  it('resets only the slowest reader of gRPC when a tenant has too many unread responses', async () => {
+    const sessions = Array.from({ length: 5 }, () => {
+      const session = connectHttp2(`http://${gateway.grpc}`, { settings: { initialWindowSize: 0 } });
+      session.on('error', () => undefined);
+      return session;
+    });
+    const slow: { code: number | undefined; bytes: number; session: ClientHttp2Session }[] = [];
+    for (const session of sessions) {
+      const stream = session.request({
+        ':method': 'POST',
+        ':path': '/kellet.v1.DeviceRegistryService/GetDevice',
+        'content-type': 'application/grpc',
+        te: 'trailers',
+        authorization: 'Bearer viewer',
+      });
+      const one = { code: undefined as number | undefined, bytes: 0, session };
+      slow.push(one);
+      stream.on('error', () => undefined).on('data', (chunk: Buffer) => (one.bytes += chunk.length));
+      stream.on('close', () => (one.code = stream.rstCode));
+      stream.end(frame(GetDeviceRequestSchema, { deviceId: 'd' }));
+      await new Promise((resolve) => setTimeout(resolve, 150));
+    }
+    await eventually(() => slow.slice(0, 3).every(({ code }) => code !== undefined));
+    for (const { session } of slow) session.settings({ initialWindowSize: mebibyte });
+    await eventually(() => slow.every(({ code }) => code !== undefined), 10_000);
+    const calm = constants.NGHTTP2_ENHANCE_YOUR_CALM;
+    expect(slow.map(({ code }) => code)).to.deep.equal([calm, calm, calm, 0, 0]);
+    expect(slow.map(({ bytes }) => bytes > 10 * mebibyte)).to.deep.equal([false, false, false, true, true]);
+    for (const session of sessions) session.destroy();
   });
 
   it('stops reading from a connection whose first requests wait for their responses', async () => {

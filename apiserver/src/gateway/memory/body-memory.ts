@@ -72,8 +72,13 @@ export class BodyMemory {
    * Reserves a response's memory until it has been read. The slowest readers are disconnected when memory runs short.
    */
   holdResponse(tenantId: string, response: ServerResponse, bytes: number): void {
-    const hold = this.replies.hold(tenantId, () => response.destroy());
+    const hold = this.holdReplies(tenantId, () => response.destroy());
     hold.set(bytes);
     response.once('close', () => hold.release());
+  }
+
+  /** Reserves memory for what a client has not read; `evict` disconnects it. */
+  holdReplies(tenantId: string, evict: () => void): Hold {
+    return this.replies.hold(tenantId, evict);
   }
 }

@@ -25,6 +25,8 @@ export interface GrpcLimits {
   readonly prefaceTimeout: number;
   /** From the headers of a call with a single request message to the end of that message. */
   readonly requestTimeout: number;
+  /** From the status of a call to the end of its stream: time for a client to read what was sent before. */
+  readonly responseTimeout: number;
   /** How long a connection may be without a call; clients reconnect by themselves. */
   readonly idleTimeout: number;
   /**
@@ -48,9 +50,10 @@ export interface GrpcLimits {
   readonly streams: number;
 }
 
-const defaultGrpcLimits: GrpcLimits = {
+export const defaultGrpcLimits: GrpcLimits = {
   prefaceTimeout: 15_000,
   requestTimeout: 60_000,
+  responseTimeout: 120_000,
   idleTimeout: 300_000,
   connectionAge: 1_800_000,
   ageGrace: 1_800_000,
