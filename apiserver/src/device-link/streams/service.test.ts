@@ -56,6 +56,21 @@ describe('the stream of a device', () => {
     stream.cut();
   });
 
+  it('answers no further messages of a device that does not read', async function () {
+    this.timeout(30_000);
+    const stream = await link.stream(device).opened();
+    stream.call.pause();
+    for (let count = 0; count < 40; count += 1) stream.write({ event: { case: 'hello', value: {} } });
+    const id = await link.send(device.deviceId);
+    stream.respond(id);
+    // Far from what a connection takes without being read.
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    stream.call.resume();
+    await eventually(() => stream.acknowledgements.length === 1);
+    expect(stream.events.filter(({ case: kind }) => kind === 'ready')).to.have.length(41);
+    stream.cut();
+  });
+
   it('delivers in the order in which the commands were sent', async () => {
     const stream = await link.stream(device).opened();
     const sent: string[] = [];

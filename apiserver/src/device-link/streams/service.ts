@@ -66,7 +66,7 @@ export function createStreams({ platform, feed, delivery, liveness }: StreamPart
       throw permissionDenied(`hello.device_ids: ${JSON.stringify(foreign)} is not a child of this gateway`);
     }
     hub.carry(session, children);
-    session.ready();
+    await session.ready();
   };
 
   const respond = async (session: StreamSession, given: Parameters<typeof recordResponse>[3]): Promise<void> => {

@@ -13,8 +13,8 @@ import { toRecord } from '../rpc/service.ts';
 /** Maximum commands taken at a time: what a device that does not read holds in memory. */
 const maxTaken = 5;
 
-/** Maximum acknowledgements that may wait for the device to read them. */
-const maxAcknowledgements = 16;
+/** Maximum answers, which are acknowledgements and `ready`, that may wait for the device to read them. */
+const maxAnswers = 16;
 
 /** Pause after commands could not be read. */
 const retryMilliseconds = 1000;
@@ -75,7 +75,7 @@ export class StreamSession {
   private readonly parts: SessionParts;
   private readonly carried = new Map<string, Carried>();
   private readonly messages: ConnectResponse[] = [];
-  private acknowledgements = 0;
+  private answers = 0;
   private failure: Error | undefined;
   private timer: NodeJS.Timeout | undefined;
   private timerAt = Infinity;
@@ -122,16 +122,21 @@ export class StreamSession {
     stopWatching(carried);
   }
 
-  /** Tells the device that the stream is open. */
-  ready(): void {
-    this.push(create(ConnectResponseSchema, { event: { case: 'ready', value: {} } }));
+  /** Tells the device that the stream is open; resolves when there is room for another answer. */
+  ready(): Promise<void> {
+    return this.answer(create(ConnectResponseSchema, { event: { case: 'ready', value: {} } }));
   }
 
-  /** Acknowledges a response; resolves when there is room for another one. */
-  async acknowledge(acknowledgement: Acknowledgement): Promise<void> {
-    this.acknowledgements += 1;
-    this.push(create(ConnectResponseSchema, { event: { case: 'acknowledgement', value: acknowledgement } }));
-    if (this.acknowledgements < maxAcknowledgements) return;
+  /** Acknowledges a response; resolves when there is room for another answer. */
+  acknowledge(acknowledgement: Acknowledgement): Promise<void> {
+    return this.answer(create(ConnectResponseSchema, { event: { case: 'acknowledgement', value: acknowledgement } }));
+  }
+
+  private async answer(message: ConnectResponse): Promise<void> {
+    this.answers += 1;
+    this.messages.push(message);
+    this.wake();
+    if (this.answers < maxAnswers) return;
     await new Promise<void>((resolve) => (this.isOver ? resolve() : (this.makeRoom = resolve)));
   }
 
@@ -175,15 +180,10 @@ export class StreamSession {
   }
 
   private left(message: ConnectResponse): void {
-    if (message.event.case !== 'acknowledgement') return;
-    this.acknowledgements -= 1;
+    if (message.event.case === 'command') return;
+    this.answers -= 1;
     this.makeRoom?.();
     this.makeRoom = undefined;
-  }
-
-  private push(message: ConnectResponse): void {
-    this.messages.push(message);
-    this.wake();
   }
 
   private wake(): void {
