@@ -13,8 +13,9 @@ import type { Clock } from '../../../platform/clock.ts';
 import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
-import { invalidArgument, notFound } from '../../../platform/errors.ts';
+import { invalidArgument, notFound, resourceExhausted } from '../../../platform/errors.ts';
 import { isLonger } from '../../../platform/requests/fields.ts';
+import { TokenBuckets } from '../../../platform/token-bucket.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
@@ -56,11 +57,18 @@ const maxVersionLength = 253;
 /** Maximum reports that share a transaction. */
 const reportsPerTransaction = 200;
 
+/**
+ * Reports of a device that add a result, which is kept for ever, or change its version, at once and in a day. An update takes one or
+ * two. It need not be exact across processes.
+ */
+const changingReports = { burst: 100, perSecond: 100 / 86_400 };
+
 /** Applies reports and returns each result once its transaction has committed. */
 export class Reports {
   private readonly database: Database;
   private readonly membership: MembershipListener;
   private readonly clock: Clock;
+  private readonly allowance: TokenBuckets;
   private readonly batches = new Batches<WaitingReport, ReportResponse | Error>(
     reportsPerTransaction,
     (_rollout, batch) => this.apply(batch),
@@ -70,11 +78,12 @@ export class Reports {
     this.database = database;
     this.membership = membership;
     this.clock = clock;
+    this.allowance = new TokenBuckets(clock, changingReports);
   }
 
   /**
    * Applies a device's report. Throws NOT_FOUND for a rollout that the device is not in, INVALID_ARGUMENT for an empty or
-   * malformed report.
+   * malformed report, RESOURCE_EXHAUSTED for one of a device that changes its mind too often.
    */
   async report(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportResponse> {
     if (report.status === undefined && report.progressPercent === undefined) {
@@ -89,6 +98,10 @@ export class Reports {
     if (isLonger(report.firmwareVersion, maxVersionLength)) {
       throw invalidArgument(`firmware_version must have at most ${maxVersionLength} characters`);
     }
+    if (report.status !== undefined || report.firmwareVersion !== '') {
+      const wait = this.allowance.wait(ownerOf(tenantId, deviceId));
+      if (wait > 0) throw resourceExhausted('the device has reported too many different results within a day', wait);
+    }
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
     const waiting = { tenantId, rolloutId: report.rolloutId, deviceId, report };
     const result = await this.batches.add(`${tenantId}/${report.rolloutId}`, waiting);
@@ -96,9 +109,15 @@ export class Reports {
     return result;
   }
 
+  /** Counts the devices with a result or version that is new. */
+  private charge(tenantId: string, deviceIds: readonly string[]): void {
+    for (const deviceId of new Set(deviceIds)) this.allowance.charge(ownerOf(tenantId, deviceId));
+  }
+
   /** Applies reports on one rollout in one transaction. A report that is refused leaves the others as they are. */
-  private apply(batch: readonly WaitingReport[]): Promise<(ReportResponse | Error)[]> {
+  private async apply(batch: readonly WaitingReport[]): Promise<(ReportResponse | Error)[]> {
     const { tenantId, rolloutId } = batch[0]!;
+    let changing: readonly string[] = [];
     const work = async (tx: Transaction): Promise<(ReportResponse | Error)[]> => {
       const [{ profileId, packageId, rollbackPackageId, phase }, known] = await Promise.all([
         getRollout(tx, tenantId, rolloutId),
@@ -153,6 +172,7 @@ export class Reports {
         const device = devices.get(row.device_id)!;
         if (device.state !== row.state) state.changedDevices.push(device);
       }
+      changing = [...changes.map(({ after }) => after.deviceId), ...results.map((result) => result.deviceId)];
       const event = pauseIfExceeded(state, now);
       const endedAs = (status: string) => [...ended].flatMap(([id, each]) => (each === status ? [id] : []));
       await Promise.all([
@@ -180,11 +200,14 @@ export class Reports {
       ]);
       return responses;
     };
-    return retriedTransactions(this.database)(tenantId, work);
+    const responses = await retriedTransactions(this.database)(tenantId, work);
+    this.charge(tenantId, changing);
+    return responses;
   }
 
   /** Applies a report on a device-level assignment, which changes the device's version and ends the command. */
-  private reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportResponse> {
+  private async reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportResponse> {
+    let isChanging = false;
     const work = async (tx: Transaction): Promise<ReportResponse> => {
       const assignment = await findOverride(tx, tenantId, deviceId);
       if (!assignment) throw invalidArgument('rollout_id is required: the device has no assignment of its own');
@@ -193,7 +216,9 @@ export class Reports {
       await findDevice(tx, tenantId, deviceId, 'FOR NO KEY UPDATE');
       if (firmwareVersion !== '') {
         const versions = new Map([[deviceId.toLowerCase(), firmwareVersion]]);
-        await this.membership.devicesChanged(tx, tenantId, await setVersions(tx, tenantId, assignment.type, versions));
+        const changes = await setVersions(tx, tenantId, assignment.type, versions);
+        await this.membership.devicesChanged(tx, tenantId, changes);
+        isChanging = changes.length > 0;
       }
       const command = assignment.correlation_id === null ? [] : [assignment.correlation_id];
       if (report.status === undefined) {
@@ -216,12 +241,19 @@ export class Reports {
         new Date(this.clock.now()),
       );
       const last = await lastResult(tx, tenantId, deviceId);
-      if (last === undefined || !sameResult(last, result.payload)) await addResults(tx, tenantId, [result]);
+      if (last === undefined || !sameResult(last, result.payload)) {
+        await addResults(tx, tenantId, [result]);
+        isChanging = true;
+      }
       return { deviceId, rolloutId: '', state: RolloutDevice_State[state] };
     };
-    return retriedTransactions(this.database)(tenantId, work);
+    const response = await retriedTransactions(this.database)(tenantId, work);
+    if (isChanging) this.charge(tenantId, [deviceId]);
+    return response;
   }
 }
+
+const ownerOf = (tenantId: string, deviceId: string): string => `${tenantId}/${deviceId.toLowerCase()}`;
 
 /** What a report changes. */
 interface ReportedChange {

@@ -3,6 +3,7 @@ import { create } from '@bufbuild/protobuf';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { leafHash } from '@kellet/verify';
 import { expect } from 'chai';
+import type { KelletError } from '../../../platform/errors.ts';
 import { openRolloutFixture, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
 
 interface Row extends Record<string, unknown> {
@@ -116,6 +117,46 @@ describe('the results of a rollout', () => {
     await Promise.all([1, 2, 3, 4].map(() => report('3.0.0', OtaReport_Status.success)));
     expect(await resultsOf(devices[2]!)).to.deep.equal(['failure 1.0.0', 'successful 3.0.0']);
     expect((await rows()).map((row) => row.rollout_id)).to.deep.equal([null, null]);
+  });
+
+  it('are at most a hundred of a device at once, whatever it reports, and as many in a day', async () => {
+    const send = (deviceId: string, report: object) =>
+      fixture.reports.report(tenant, deviceId, create(OtaReportSchema, report)).then(
+        () => 'OK',
+        (error: unknown) => (error as KelletError).code,
+      );
+    const outcomes: string[] = [];
+    // The state in the rollout changes once, and the version each time.
+    for (let at = 0; at < 103; at += 1) {
+      const firmwareVersion = `1.0.${at}`;
+      outcomes.push(await send(devices[0]!, { rolloutId, status: OtaReport_Status.failure, firmwareVersion }));
+    }
+    expect(outcomes.filter((code) => code === 'OK')).to.have.length(100);
+    expect(outcomes.slice(100)).to.deep.equal(Array.from({ length: 3 }, () => 'RESOURCE_EXHAUSTED'));
+    expect(await send(devices[0]!, { rolloutId, progressPercent: 5, firmwareVersion: '3' })).to.equal(
+      'RESOURCE_EXHAUSTED',
+    );
+    expect(await send(devices[0]!, { rolloutId, progressPercent: 5 })).to.equal('OK');
+    expect(await resultsOf(devices[0]!)).to.have.length(100);
+    // Nobody else is concerned.
+    expect(await send(devices[1]!, { rolloutId, status: OtaReport_Status.success, firmwareVersion: '2.0.0' })).to.equal(
+      'OK',
+    );
+    await fixture.overrides.set(tenant, devices[2]!, await fixture.package('own', '3.0.0'));
+    const own: string[] = [];
+    for (let at = 0; at < 101; at += 1) {
+      own.push(await send(devices[2]!, { status: OtaReport_Status.failure, error: String(at) }));
+    }
+    expect(own.indexOf('RESOURCE_EXHAUSTED')).to.equal(100);
+    fixture.clock.advance(3_600_000);
+    const later = { rolloutId, status: OtaReport_Status.failure, firmwareVersion: '4' };
+    expect(await send(devices[0]!, later)).to.equal('OK');
+  });
+
+  it('count repetitions once', async () => {
+    for (let at = 0; at < 120; at += 1) await fixture.report(devices[0]!, rolloutId, '2.0.0');
+    await fixture.report(devices[0]!, rolloutId, '1.0.0', false);
+    expect(await resultsOf(devices[0]!)).to.deep.equal(['successful 2.0.0', 'failure 1.0.0']);
   });
 
   it('are not written if their report is not', async () => {
