@@ -1,6 +1,6 @@
 // The stream of a device's commands behind its connection: DeviceLinkService.Connect, so that a device has one connection
 // whatever the protocol, and commands are delivered as to any other stream.
-import { create, type Message, type MessageInitShape } from '@bufbuild/protobuf';
+import { create, type Message } from '@bufbuild/protobuf';
 import {
   type ConnectRequest,
   ConnectRequest_OwnCommands as Own,
@@ -27,7 +27,8 @@ export interface StreamEvents {
 
 /** One device's stream. Ends with the publisher's signal. */
 export class CommandStream {
-  private readonly messages: ConnectRequest[] = [];
+  /** What is to be wanted from now on; undefined if the service knows it. */
+  private latest: ConnectRequest | undefined;
   private rouse: (() => void) | undefined;
   private readonly signal: AbortSignal;
 
@@ -74,18 +75,17 @@ export class CommandStream {
     // Topics have ids in lower case; a filter with anything else matches none.
     const deviceIds = children === 'all' ? [] : children.filter((id) => isId(id) && id === id.toLowerCase());
     const followChildren = children === 'all' || deviceIds.length > 0;
-    this.push({ event: { case: 'hello', value: { deviceIds, followChildren, ownCommands: ownCommands[own] } } });
-  }
-
-  private push(message: MessageInitShape<typeof ConnectRequestSchema>): void {
-    this.messages.push(create(ConnectRequestSchema, message));
+    const hello = { deviceIds, followChildren, ownCommands: ownCommands[own] };
+    // The last one counts, and a device may change its mind faster than the service reads.
+    this.latest = create(ConnectRequestSchema, { event: { case: 'hello', value: hello } });
     this.rouse?.();
   }
 
   private async *requests(): AsyncGenerator<ConnectRequest> {
     while (!this.signal.aborted) {
-      const message = this.messages.shift();
-      if (message) yield message;
+      const { latest } = this;
+      this.latest = undefined;
+      if (latest) yield latest;
       else await new Promise<void>((resolve) => (this.rouse = resolve));
     }
   }

@@ -23,6 +23,7 @@ import type { DeviceCalls, Outcome, Published, Publisher } from './device-calls.
 import { FrameError, FrameReader } from './frames.ts';
 import {
   isConnect,
+  isPublish,
   MalformedPacket,
   packetBytes,
   parseConnect,
@@ -40,6 +41,8 @@ export const connectionLimits = {
   /** Time from the connection to a complete CONNECT. */
   connectMilliseconds: 10_000,
   packetBytes: 1024 * 1024,
+  /** Of a packet that carries no message. */
+  controlBytes: 16 * 1024,
   /** Of a CONNECT, and of everything from a device without an identity. */
   strangerBytes: 80 * 1024,
   /** Messages of the device that are being processed. */
@@ -128,6 +131,7 @@ export class Connection {
   private hold: Hold | undefined;
   private running = 0;
   private runningBytes = 0;
+  private outsideBytes = 0;
   /** Everything but telemetry is processed in order. */
   private tail: Promise<unknown> = Promise.resolve();
   private readonly toAcknowledge: Unacknowledged[] = [];
@@ -149,9 +153,26 @@ export class Connection {
     stream.once('close', () => this.finish(reasons.unspecified, true));
   }
 
-  /** Whether the server still owes the response to its CONNECT. */
-  get isUnjudged(): boolean {
-    return this.state === 'waiting' || this.state === 'judging';
+  /** Whether the client has not shown which device it is. */
+  get isStranger(): boolean {
+    return this.state !== 'over' && this.accepted?.device === undefined;
+  }
+
+  /** Whether the server is finding out, or carries out a claim. */
+  get isBusy(): boolean {
+    return this.state === 'judging' || this.running > 0;
+  }
+
+  /** Notes the bytes that the transport holds until a message of its own is complete. */
+  holdOutside(bytes: number): void {
+    this.outsideBytes = bytes;
+    this.count();
+  }
+
+  /** Closes a connection of a stranger, to make room for others. */
+  makeRoom(): void {
+    this.close(reasons.quotaExceeded, false);
+    this.stream.destroy();
   }
 
   /** Closes the connection once what is being processed is done: the server stops. */
@@ -219,7 +240,8 @@ export class Connection {
   private count(): void {
     const tenantId = this.accepted?.publisher.caller.tenantId;
     if (this.state !== 'open' || tenantId === undefined) return;
-    const bytes = this.frames.bytes + this.runningBytes + (this.accepted?.request.will?.payload.length ?? 0);
+    const will = this.accepted?.request.will?.payload.length ?? 0;
+    const bytes = this.frames.bytes + this.outsideBytes + this.runningBytes + will;
     if (bytes > uncountedBytes) {
       this.hold ??= this.parts.entrance.memory.holdCaller(tenantId, () => this.close(reasons.quotaExceeded, true));
       this.hold.set(bytes);
@@ -243,7 +265,11 @@ export class Connection {
   private receive(frame: Buffer): void {
     const { accepted } = this;
     if (!accepted) return this.receiveFirst(frame);
-    this.handle(parsePacket(frame, this.version), accepted);
+    // Of other packets a little is enough, and parsing them takes many times their bytes.
+    if (frame.length > connectionLimits.controlBytes && !isPublish(frame)) {
+      throw new FrameError('the packet is larger than any without a message', true);
+    }
+    this.handle(parsePacket(frame, this.version), accepted, frame.length);
     const wait = accepted.pace.take(performance.now());
     if (wait <= 0 || (this.state as string) === 'over') return;
     this.paceTimer = setTimeout(() => {
@@ -252,20 +278,21 @@ export class Connection {
     }, wait);
   }
 
-  private handle(packet: Packet, accepted: Accepted): void {
+  private handle(packet: Packet, accepted: Accepted, bytes: number): void {
     switch (packet.cmd) {
       case 'publish':
-        return this.publish(packet, accepted);
+        return this.publish(packet, accepted, bytes);
       case 'puback':
         return this.acknowledged(packet.messageId ?? 0, packet.reasonCode ?? 0);
       case 'subscribe':
-        return this.subscribe(packet);
+        return this.subscribe(packet, bytes);
       case 'unsubscribe': {
         const messageId = requireId(packet.messageId);
-        return this.changeSubscriptions(() => this.unsubscribe(messageId, packet.unsubscriptions));
+        return this.changeSubscriptions(() => this.unsubscribe(messageId, packet.unsubscriptions), bytes);
       }
       case 'pingreq':
-        return this.send({ cmd: 'pingresp' });
+        this.send({ cmd: 'pingresp' });
+        return;
       case 'disconnect': {
         const expiry = packet.properties?.sessionExpiryInterval;
         const session = accepted.device?.session;
@@ -394,10 +421,16 @@ export class Connection {
           }),
     });
     // A claim is short, whatever keep-alive the client requests.
-    const seconds = accepted.device ? request.keepAliveSeconds * 1.5 : connectionLimits.connectMilliseconds / 1000;
-    if (seconds > 0) this.checkAlive(seconds * 1000);
+    if (!accepted.device) this.timer = setTimeout(() => this.endClaim(), connectionLimits.connectMilliseconds);
+    else if (request.keepAliveSeconds > 0) this.checkAlive(request.keepAliveSeconds * 1500);
     this.rouse();
     this.pump();
+  }
+
+  /** Ends the connection of a claim that has not been made; one that is being carried out ends it. */
+  private endClaim(): void {
+    if (this.running > 0) this.timer = setTimeout(() => this.endClaim(), connectionLimits.connectMilliseconds);
+    else this.close(reasons.keepAliveTimeout, true);
   }
 
   private checkAlive(milliseconds: number): void {
@@ -422,7 +455,7 @@ export class Connection {
 
   // Messages of the device
 
-  private publish(packet: IPublishPacket, accepted: Accepted): void {
+  private publish(packet: IPublishPacket, accepted: Accepted, bytes: number): void {
     const { qos, topic, properties = {} } = packet;
     if (qos === 2) return this.close(reasons.qosNotSupported, true);
     if (properties.topicAlias !== undefined) return this.close(reasons.topicAliasInvalid, true);
@@ -438,10 +471,10 @@ export class Connection {
     const payload = packet.payload as Buffer;
     const contentType = typeof properties.contentType === 'string' ? properties.contentType : '';
     this.running += 1;
-    this.runningBytes += payload.length;
+    this.runningBytes += bytes;
     const over = (): void => {
       this.running -= 1;
-      this.runningBytes -= payload.length;
+      this.runningBytes -= bytes;
       this.rouse();
       this.pump();
     };
@@ -466,7 +499,11 @@ export class Connection {
   private process(published: Published, { publisher }: Accepted): Promise<Outcome> {
     const { calls } = this.parts;
     if (published.action.kind === 'telemetry') return calls.take(published, publisher);
-    const next = this.tail.then(() => calls.take(published, publisher));
+    const next = this.tail.then(async () => {
+      // A response may be as large as a chunk of an artifact: a device that does not read gets no more of them.
+      while (this.state === 'open' && this.stream.writableNeedDrain) await this.untilRoused();
+      return calls.take(published, publisher);
+    });
     this.tail = next.catch(() => undefined);
     return next;
   }
@@ -503,7 +540,7 @@ export class Connection {
 
   // Subscriptions
 
-  private subscribe({ messageId, subscriptions, properties }: ISubscribePacket): void {
+  private subscribe({ messageId, subscriptions, properties }: ISubscribePacket, bytes: number): void {
     const id = requireId(messageId);
     if (properties?.subscriptionIdentifier !== undefined) {
       return this.close(reasons.subscriptionIdentifiersNotSupported, true);
@@ -523,7 +560,7 @@ export class Connection {
       await this.keepSubscriptions(changed);
       this.send({ cmd: 'suback', messageId: id, granted });
       this.wantCommands();
-    });
+    }, bytes);
   }
 
   private async unsubscribe(messageId: number, filters: readonly string[]): Promise<void> {
@@ -544,13 +581,15 @@ export class Connection {
     if (device && this.state === 'open') device.stream.want(wantedBy(device.session.subscriptions));
   }
 
-  private changeSubscriptions(change: () => Promise<void>): void {
+  private changeSubscriptions(change: () => Promise<void>, bytes: number): void {
     this.running += 1;
+    this.runningBytes += bytes;
     this.tail = this.tail
       .then(() => (this.state === 'open' ? change() : undefined))
       .catch(() => this.close(reasons.serverUnavailable, true))
       .finally(() => {
         this.running -= 1;
+        this.runningBytes -= bytes;
         this.rouse();
         this.pump();
       });
@@ -580,8 +619,8 @@ export class Connection {
       return confirm();
     }
     const messageId = this.nextMessageId();
-    this.sent.set(messageId, confirm);
-    this.send({ ...message(topic, payload, 1), messageId });
+    // One that is too large for the device takes no place among those that it has to acknowledge.
+    if (this.send({ ...message(topic, payload, 1), messageId })) this.sent.set(messageId, confirm);
   }
 
   private confirm(correlationId: string, publisher: Publisher): void {
@@ -616,10 +655,11 @@ export class Connection {
 
   // Writing and the end
 
-  private send(packet: Packet): void {
-    if (this.state === 'over') return;
+  /** Sends a packet, unless it is larger than the client accepts. Reports whether it was sent. */
+  private send(packet: Packet): boolean {
+    if (this.state === 'over') return false;
     const bytes = packetBytes(packet, this.version);
-    if (bytes.length > (this.accepted?.request.maximumPacketBytes ?? Infinity)) return;
+    if (bytes.length > (this.accepted?.request.maximumPacketBytes ?? Infinity)) return false;
     if (!this.isCorked) {
       this.isCorked = true;
       this.stream.cork();
@@ -628,8 +668,10 @@ export class Connection {
         this.stream.uncork();
       });
     }
-    if (this.stream.write(bytes)) return;
-    this.stallTimer ??= setTimeout(() => this.stream.destroy(), connectionLimits.stallMilliseconds);
+    if (!this.stream.write(bytes)) {
+      this.stallTimer ??= setTimeout(() => this.stream.destroy(), connectionLimits.stallMilliseconds);
+    }
+    return true;
   }
 
   private drained(): void {

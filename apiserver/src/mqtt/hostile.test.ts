@@ -1,11 +1,14 @@
 // MQTT under malformed packets, floods, slow readers, and the loss of the process.
 import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { connect as connectSocket, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { connect as connectTls } from 'node:tls';
 import { expect } from 'chai';
 import { generate, type Packet } from 'mqtt-packet';
+import { WebSocket } from 'ws';
 import { type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { freePort } from '../platform/testing/server-process.ts';
@@ -38,10 +41,16 @@ describe('MQTT and hostile clients', () => {
   });
   after(() => link?.stop());
 
-  const openConnections = async (): Promise<number> => {
+  const metric = async (pattern: RegExp): Promise<number> => {
     const text = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
-    return Number(/^kellet_mqtt_connections\{transport="tcp"\} (\d+)$/m.exec(text)![1]);
+    return Number(pattern.exec(text)?.[1] ?? 0);
   };
+  const callsOf = (method: string) =>
+    metric(
+      new RegExp(`^kellet_gateway_calls_total\\{[^}]*method="${method}",transport="mqtt",code="OK"\\} (\\d+)$`, 'm'),
+    );
+  const openConnections = () => metric(/^kellet_mqtt_connections\{transport="tcp"\} (\d+)$/m);
+  const externalMebibytes = async () => (await metric(/^nodejs_external_memory_bytes (\d+)$/m)) / 1024 / 1024;
 
   it('survives malformed packets without disturbing other clients', async function () {
     this.timeout(60_000 + mutations * 60);
@@ -138,6 +147,135 @@ describe('MQTT and hostile clients', () => {
     expect(raw.socket.writableLength).to.be.above(0);
     expect(residentMebibytes(link.process.child.pid!) - before).to.be.below(128);
     raw.socket.destroy();
+  });
+
+  it('limits the memory of devices that ask for much and do not read', async function () {
+    this.timeout(120_000);
+    const devices = await Promise.all(Array.from({ length: 30 }, () => link.device()));
+    const large = { a: 'x'.repeat(15_000) };
+    await Promise.all(
+      devices.map(({ deviceId }) => link.operate('PATCH', `devices/${deviceId}/attributes`, { shared: large })),
+    );
+    const before = await externalMebibytes();
+    const clients = await Promise.all(
+      devices.map(async (one) => {
+        const raw = await new RawClient(link.process.ports.mqttPort).opened();
+        raw.send(connectPacket(one));
+        raw.send({ cmd: 'subscribe', messageId: 1, subscriptions: [{ topic: 'kellet/v1/#', qos: 0 }] });
+        await raw.packet(2);
+        raw.socket.pause();
+        const ask: Packet = {
+          cmd: 'publish',
+          topic: 'kellet/v1/attributes/get/1',
+          payload: '',
+          qos: 0,
+          dup: false,
+          retain: false,
+        };
+        raw.write(Buffer.concat(Array.from({ length: 1000 }, () => generate(ask))));
+        return raw;
+      }),
+    );
+    // Until nothing moves, because every device reads nothing.
+    let last = -1;
+    await eventually(async () => {
+      const calls = await callsOf('GetAttributes');
+      const isStill = calls === last;
+      last = calls;
+      if (!isStill) await new Promise((resolve) => setTimeout(resolve, 2000));
+      return isStill;
+    }, 100_000);
+    expect((await externalMebibytes()) - before).to.be.below(10);
+    for (const raw of clients) raw.socket.destroy();
+  });
+
+  it('reads no packets without a message that are large', async () => {
+    const raw = await new RawClient(link.process.ports.mqttPort, 5).opened();
+    raw.send(connectPacket(device, 5), 5);
+    await raw.packet();
+    const subscriptions = Array.from({ length: 5000 }, () => ({ topic: 'a', qos: 0 as const }));
+    raw.send({ cmd: 'subscribe', messageId: 1, subscriptions }, 5);
+    expect((await raw.closed())[1]).to.include({ cmd: 'disconnect', reasonCode: 0x95 });
+  });
+
+  it('lets others connect although a few addresses hold as many connections as they can', async function () {
+    this.timeout(60_000);
+    const { mqttPort } = link.process.ports;
+    const open = (localAddress: string): Promise<Socket> =>
+      new Promise((resolve) => {
+        const socket = connectSocket({ port: mqttPort, host: '127.0.0.1', localAddress });
+        socket.on('error', () => undefined).resume();
+        socket.once('connect', () => resolve(socket));
+      });
+    const idle = await Promise.all(
+      Array.from({ length: 10 }, (_, address) =>
+        Promise.all(Array.from({ length: 100 }, () => open(`127.0.0.${10 + address}`))),
+      ),
+    );
+    await eventually(async () => (await openConnections()) === 1000);
+    // An address that has none yet.
+    const client = await connectDevice(link, device).connected();
+    expect(await client.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
+    await client.end();
+    for (const socket of idle.flat()) socket.destroy();
+  });
+
+  it('takes few connections of claims that claim nothing, and ends them after a while', async function () {
+    this.timeout(60_000);
+    const claims = await Promise.all(
+      Array.from({ length: 150 }, async () => {
+        const raw = await new RawClient(link.process.ports.mqttPort).opened();
+        raw.send(connectPacket({ deviceId: 'provision', key: '' }));
+        return raw;
+      }),
+    );
+    await eventually(() => claims.filter(({ isClosed }) => isClosed).length >= 50);
+    expect(await openConnections()).to.be.at.most(100);
+    const begun = performance.now();
+    const pings = setInterval(() => {
+      for (const raw of claims) if (!raw.isClosed) raw.send({ cmd: 'pingreq' });
+    }, 1000);
+    await eventually(() => claims.every(({ isClosed }) => isClosed), 20_000).finally(() => clearInterval(pings));
+    expect(performance.now() - begun).to.be.below(15_000);
+  });
+
+  it('answers few pings of a WebSocket', async () => {
+    const socket = new WebSocket(`ws://127.0.0.1:${link.process.ports.restPort}/mqtt`, 'mqtt');
+    let pongs = 0;
+    socket.on('pong', () => (pongs += 1)).on('error', () => undefined);
+    await once(socket, 'open');
+    socket.send(generate(connectPacket(device)));
+    await once(socket, 'message');
+    socket.ping();
+    await eventually(() => pongs === 1);
+    const closed = once(socket, 'close');
+    for (let count = 0; count < 500; count += 1) socket.ping();
+    await closed;
+    expect(pongs).to.be.below(200);
+  });
+
+  it('counts incomplete messages of WebSockets towards the memory of their tenant', async function () {
+    this.timeout(60_000);
+    const devices = await Promise.all(Array.from({ length: 80 }, () => link.device()));
+    const sockets = await Promise.all(
+      devices.map(async (one) => {
+        const socket = new WebSocket(`ws://127.0.0.1:${link.process.ports.restPort}/mqtt`, 'mqtt');
+        socket.on('error', () => undefined);
+        await once(socket, 'open');
+        socket.send(generate(connectPacket(one)));
+        await once(socket, 'message');
+        return socket;
+      }),
+    );
+    for (const socket of sockets) {
+      // A frame of 1,000,000 bytes, most of which arrive.
+      const head = Buffer.from([0x82, 0xff, 0, 0, 0, 0, 0, 0x0f, 0x42, 0x40, 0, 0, 0, 0]);
+      (socket as unknown as { _socket: Socket })._socket.write(Buffer.concat([head, Buffer.alloc(999_000)]));
+    }
+    const open = () => sockets.filter(({ readyState }) => readyState === WebSocket.OPEN).length;
+    await eventually(() => open() < 70);
+    expect(open()).to.be.at.least(55);
+    for (const socket of sockets) socket.terminate();
   });
 });
 

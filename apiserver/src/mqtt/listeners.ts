@@ -5,10 +5,10 @@ import { type AddressInfo, createServer, type Server, type Socket } from 'node:n
 import type { Duplex } from 'node:stream';
 import type { Server as TlsServer } from 'node:tls';
 import { LRUCache } from 'lru-cache';
-import { createWebSocketStream, WebSocketServer } from 'ws';
+import { createWebSocketStream, type WebSocket, WebSocketServer } from 'ws';
 import type { DeviceProof } from '../auth/credentials/device-proof.ts';
 import type { PreSharedKeys } from '../auth/device-credentials/pre-shared-keys.ts';
-import type { MessagePace } from '../device-link/streams/message-pace.ts';
+import { MessagePace } from '../device-link/streams/message-pace.ts';
 import { plainAddress } from '../gateway/admission/authorize.ts';
 import { addressOfRequest } from '../gateway/admission/client-address.ts';
 import { certificateOfPeer, proofOfRequest } from '../gateway/admission/connection-proof.ts';
@@ -30,8 +30,8 @@ import { reasons } from './packets.ts';
 import { PskHandshakes } from './psk-handshakes.ts';
 import { Sessions } from './sessions.ts';
 
-/** Maximum connections without a response to their CONNECT: in total, and per address (IPv6: /64). */
-const unjudgedLimits = { total: 1000, ofAddress: 100 } as const;
+/** Maximum connections of clients that have not shown which device they are: in total, and per address (IPv6: /64). */
+const strangerLimits = { total: 1000, ofAddress: 100 } as const;
 
 /** Devices whose rate is remembered. */
 const maxPaces = 200_000;
@@ -41,6 +41,10 @@ const maxClosing = 500;
 
 /** Overhead of WebSocket frames before a CONNECT is complete. */
 const frameOverheadBytes = 16 * 1024;
+
+/** WebSocket pings a second of a client, and the bytes that it has not read at which it gets no pong. */
+const pingsPerSecond = 10;
+const unreadPongBytes = 16 * 1024;
 
 type Transport = 'tcp' | 'tls' | 'websocket';
 
@@ -74,7 +78,7 @@ export class MqttListeners {
   private readonly connectionParts: ConnectionParts;
   private readonly sessions: Sessions;
   private readonly open = new Map<Connection, Transport>();
-  private readonly unjudged = new Map<Connection, string>();
+  private readonly strangers = new Map<Connection, string>();
   private readonly tcp: Server;
   private readonly tls: TlsServer | undefined;
   private readonly webSockets = new WebSocketServer({
@@ -85,6 +89,8 @@ export class MqttListeners {
     maxFragments: 1024,
     maxBufferedChunks: 1024,
     perMessageDeflate: false,
+    // Automatic pongs would queue without bound for a client that does not read.
+    autoPong: false,
   });
   private isClosed = false;
 
@@ -169,30 +175,43 @@ export class MqttListeners {
     this.take(socket, transport, { address: plainAddress(socket.remoteAddress ?? ''), proof });
   }
 
-  /** Takes a connection, unless too many wait for the response to their CONNECT. */
-  private take(stream: Duplex, transport: Transport, peer: Peer): void {
+  /** Takes a connection, unless its address has too many strangers, or all have and no other has more. */
+  private take(stream: Duplex, transport: Transport, peer: Peer): Connection | undefined {
     const block = addressBlock(peer.address);
-    if (this.isClosed || this.isCrowded(block)) {
+    if (this.isClosed || !this.hasRoom(block)) {
       stream.on('error', () => undefined).destroy();
-      return;
+      return undefined;
     }
     const connection = new Connection(this.connectionParts, stream, peer);
     this.open.set(connection, transport);
-    this.unjudged.set(connection, block);
+    this.strangers.set(connection, block);
     stream.once('close', () => {
       this.open.delete(connection);
-      this.unjudged.delete(connection);
+      this.strangers.delete(connection);
     });
+    return connection;
   }
 
-  private isCrowded(block: string): boolean {
-    if (this.unjudged.size === 0) return false;
-    let ofAddress = 0;
-    for (const [connection, other] of this.unjudged) {
-      if (!connection.isUnjudged) this.unjudged.delete(connection);
-      else if (other === block) ofAddress += 1;
+  /** Reports whether there is room for a stranger, if need be after closing one of the address with the most. */
+  private hasRoom(block: string): boolean {
+    if (this.strangers.size === 0) return true;
+    const byBlock = new Map<string, Connection[]>([[block, []]]);
+    for (const [connection, other] of this.strangers) {
+      if (!connection.isStranger) this.strangers.delete(connection);
+      else if (!byBlock.get(other)?.push(connection)) byBlock.set(other, [connection]);
     }
-    return this.unjudged.size >= unjudgedLimits.total || ofAddress >= unjudgedLimits.ofAddress;
+    const own = byBlock.get(block)!;
+    if (own.length >= strangerLimits.ofAddress) return false;
+    if (this.strangers.size < strangerLimits.total) return true;
+    let largest = own;
+    for (const others of byBlock.values()) if (others.length > largest.length) largest = others;
+    // Of the same size after the new one has come.
+    if (largest.length <= own.length + 1) return false;
+    // The oldest comes first; one that is being judged, or claims, is about to be none.
+    const least = largest.find((connection) => !connection.isBusy) ?? largest[0]!;
+    this.strangers.delete(least);
+    least.makeRoom();
+    return true;
   }
 
   /** Any origin may connect: a page holds no credential of a device that the browser would add by itself. */
@@ -211,23 +230,33 @@ export class MqttListeners {
     this.webSockets.once('wsClientError', refuse);
     this.webSockets.handleUpgrade(request, stream, head, (socket) => {
       const duplex = createWebSocketStream(socket, { readableObjectMode: false });
-      this.take(duplex, 'websocket', peer);
-      this.boundFirstMessage(stream, duplex);
+      const connection = this.take(duplex, 'websocket', peer);
+      if (connection) boundMessages(socket, stream, connection);
     });
     this.webSockets.off('wsClientError', refuse);
   };
+}
 
-  /** A WebSocket message is held until it is complete: before CONNECT that is little. */
-  private boundFirstMessage(raw: Duplex, duplex: Duplex): void {
-    const connection = [...this.unjudged.keys()].at(-1);
-    let bytes = 0;
-    const count = (chunk: Buffer): void => {
-      bytes += chunk.length;
-      if (connection?.isUnjudged !== true) raw.off('data', count);
-      else if (bytes > connectionLimits.strangerBytes + frameOverheadBytes) duplex.destroy();
-    };
-    raw.on('data', count);
-  }
+/**
+ * Counts what a WebSocket message holds until it is complete: for a stranger that is little, for a device it belongs to the
+ * memory of its tenant. Pings get pongs as long as the client reads them and sends few.
+ */
+function boundMessages(socket: WebSocket, raw: Duplex, connection: Connection): void {
+  let ofStranger = 0;
+  let held = 0;
+  // Before the library takes them: what is left of a piece after a message is little.
+  raw.prependListener('data', (chunk: Buffer) => {
+    held += chunk.length;
+    ofStranger += chunk.length;
+    if (connection.isStranger && ofStranger > connectionLimits.strangerBytes + frameOverheadBytes) socket.terminate();
+    else connection.holdOutside(held);
+  });
+  socket.on('message', () => connection.holdOutside((held = 0)));
+  const pace = new MessagePace(pingsPerSecond, performance.now());
+  socket.on('ping', (data) => {
+    if (pace.take(performance.now()) > 0) socket.terminate();
+    else if (socket.bufferedAmount < unreadPongBytes) socket.pong(data);
+  });
 }
 
 /** As many wills may wait as there may be connections; half of them of one tenant. */

@@ -95,6 +95,9 @@ export const packetBytes = (packet: Packet, version: Version): Buffer => generat
 /** Reports whether a frame is a CONNECT, malformed or not. */
 export const isConnect = (frame: Buffer): boolean => frame[0]! >> 4 === 1;
 
+/** Reports whether a frame is a PUBLISH, malformed or not. */
+export const isPublish = (frame: Buffer): boolean => frame[0]! >> 4 === 3;
+
 /** Returns the protocol version for the response to a CONNECT that cannot be parsed. */
 export function versionOfConnect(frame: Buffer): Version {
   const name = frame.indexOf('MQTT');
