@@ -23,6 +23,7 @@ import { openapiRoute } from './http/openapi-route.ts';
 import { createRestServer } from './http/rest-server.ts';
 import { BodyMemory } from './memory/body-memory.ts';
 import { LargeRequests } from './memory/large-requests.ts';
+import { DecodingTurns } from './memory/decoding-turns.ts';
 import { AccessLog, type LineSink } from './observability/access-log.ts';
 import { AuditLog } from './observability/audit-log.ts';
 import { CallMetrics } from './observability/call-metrics.ts';
@@ -77,6 +78,7 @@ export interface Entrance {
   readonly metrics: CallMetrics;
   readonly accessLog: AccessLog;
   readonly memory: BodyMemory;
+  readonly turns: DecodingTurns;
   readonly addressOf: AddressOf;
   readonly proofOf: ProofOf;
   readonly isGatewayOf: IsGatewayOf;
@@ -131,6 +133,7 @@ export class Gateway {
     const shared = {
       memory,
       large: new LargeRequests(memory),
+      turns: new DecodingTurns(),
       admission: this.admission,
       authenticator: this.authenticator,
       invoker: withKubernetesLog(auditLog.wrap(options.invoker), logger),

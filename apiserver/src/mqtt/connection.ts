@@ -12,6 +12,7 @@ import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
 import type { Hold, MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { accessOf } from '../gateway/transcoding/routes.ts';
+import { addressBlock } from '../platform/addresses/address-block.ts';
 import { type ErrorCode, type KelletError, toKelletError, unauthenticated } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/observability/logger.ts';
@@ -22,8 +23,8 @@ import { claimUsername, type ConnectRequest, decideConnect, type Will } from './
 import type { DeviceCalls, Outcome, Published, Publisher } from './device-calls.ts';
 import { FrameError, FrameReader } from './frames.ts';
 import {
+  headBytes,
   isConnect,
-  isPublish,
   MalformedPacket,
   packetBytes,
   parseConnect,
@@ -41,7 +42,7 @@ export const connectionLimits = {
   /** Time from the connection to a complete CONNECT. */
   connectMilliseconds: 10_000,
   packetBytes: 1024 * 1024,
-  /** Of a packet that carries no message. */
+  /** Of a packet, but for the topic and payload of a PUBLISH. */
   controlBytes: 16 * 1024,
   /** Of a CONNECT, and of everything from a device without an identity. */
   strangerBytes: 80 * 1024,
@@ -266,8 +267,11 @@ export class Connection {
     const { accepted } = this;
     if (!accepted) return this.receiveFirst(frame);
     // Of other packets a little is enough, and parsing them takes many times their bytes.
-    if (frame.length > connectionLimits.controlBytes && !isPublish(frame)) {
-      throw new FrameError('the packet is larger than any without a message', true);
+    if (
+      frame.length > connectionLimits.controlBytes &&
+      headBytes(frame, this.version) > connectionLimits.controlBytes
+    ) {
+      throw new FrameError('what the packet has besides a message is too large', true);
     }
     this.handle(parsePacket(frame, this.version), accepted, frame.length);
     const wait = accepted.pace.take(performance.now());
@@ -478,7 +482,7 @@ export class Connection {
       this.rouse();
       this.pump();
     };
-    this.process({ action, payload, contentType }, accepted).then(
+    this.process({ action, payload, contentType }, accepted, bytes).then(
       (outcome) => {
         try {
           this.processed({ topic, action }, outcome, unacknowledged, accepted);
@@ -496,13 +500,18 @@ export class Connection {
   }
 
   /** Telemetry is processed at once, so that many messages share a commit; everything else in order. */
-  private process(published: Published, { publisher }: Accepted): Promise<Outcome> {
-    const { calls } = this.parts;
-    if (published.action.kind === 'telemetry') return calls.take(published, publisher);
+  private process(published: Published, { publisher }: Accepted, bytes: number): Promise<Outcome> {
+    const { calls, entrance } = this.parts;
+    const owner = publisher.caller.tenantId || addressBlock(this.address);
+    const take = (): Promise<Outcome> => {
+      const turn = entrance.turns.enter(owner, bytes);
+      return turn ? turn.then(() => calls.take(published, publisher)) : calls.take(published, publisher);
+    };
+    if (published.action.kind === 'telemetry') return take();
     const next = this.tail.then(async () => {
       // A response may be as large as a chunk of an artifact: a device that does not read gets no more of them.
       while (this.state === 'open' && this.stream.writableNeedDrain) await this.untilRoused();
-      return calls.take(published, publisher);
+      return take();
     });
     this.tail = next.catch(() => undefined);
     return next;

@@ -1,5 +1,5 @@
 // MQTT under malformed packets, floods, slow readers, and the loss of the process.
-import { spawnSync } from 'node:child_process';
+import { fork, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { connect as connectSocket, type Socket } from 'node:net';
@@ -9,9 +9,10 @@ import { connect as connectTls } from 'node:tls';
 import { expect } from 'chai';
 import { generate, type Packet } from 'mqtt-packet';
 import { WebSocket } from 'ws';
-import { type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
+import { stranger, type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { freePort } from '../platform/testing/server-process.ts';
+import type { Attack, AttackReport } from '../testing/test-hostile-clients.ts';
 import { mutate, random } from './testing/mutations.ts';
 import { connectDevice, connectPacket, RawClient, type TestClient } from './testing/test-mqtt.ts';
 
@@ -189,13 +190,27 @@ describe('MQTT and hostile clients', () => {
     for (const raw of clients) raw.socket.destroy();
   });
 
-  it('reads no packets without a message that are large', async () => {
+  it('reads no packets that are large besides their message', async () => {
     const raw = await new RawClient(link.process.ports.mqttPort, 5).opened();
     raw.send(connectPacket(device, 5), 5);
     await raw.packet();
     const subscriptions = Array.from({ length: 5000 }, () => ({ topic: 'a', qos: 0 as const }));
     raw.send({ cmd: 'subscribe', messageId: 1, subscriptions }, 5);
     expect((await raw.closed())[1]).to.include({ cmd: 'disconnect', reasonCode: 0x95 });
+    const other = await new RawClient(link.process.ports.mqttPort, 5).opened();
+    other.send(connectPacket(device, 5), 5);
+    await other.packet();
+    const publish = (bytes: number): Packet => ({
+      cmd: 'publish',
+      topic: 'kellet/v1/telemetry',
+      payload: JSON.stringify({ string_values: { a: 'x'.repeat(4000) } }).padEnd(100_000),
+      ...{ qos: 1, messageId: 7, dup: false, retain: false },
+      properties: { userProperties: { name: 'x'.repeat(bytes) } },
+    });
+    other.send(publish(15_000), 5);
+    expect(await other.packet(2)).to.include({ cmd: 'puback', reasonCode: 0 });
+    other.send(publish(17_000), 5);
+    expect((await other.closed())[2]).to.include({ cmd: 'disconnect', reasonCode: 0x95 });
   });
 
   it('lets others connect although a few addresses hold as many connections as they can', async function () {
@@ -237,6 +252,46 @@ describe('MQTT and hostile clients', () => {
     }, 1000);
     await eventually(() => claims.every(({ isClosed }) => isClosed), 20_000).finally(() => clearInterval(pings));
     expect(performance.now() - begun).to.be.below(15_000);
+  });
+
+  it('serves others while devices send large messages as fast as they can', async function () {
+    this.timeout(120_000);
+    const victim = await link.device(stranger);
+    const devices = await Promise.all(Array.from({ length: 20 }, () => link.device()));
+    /** Returns the median of the latencies of requests of another tenant. */
+    const latency = async (milliseconds: number): Promise<number> => {
+      const latencies: number[] = [];
+      for (const end = performance.now() + milliseconds; performance.now() < end;) {
+        const begun = performance.now();
+        const read = await link.call(link.operators[stranger]!, 'GET', `devices/${victim.deviceId}`);
+        expect(read.http).to.equal(200);
+        latencies.push(performance.now() - begun);
+      }
+      return latencies.sort((a, b) => a - b)[latencies.length >> 1]!;
+    };
+    // Points that are refused, so that nothing waits for the database.
+    const points = Array.from({ length: 3500 }, (_, a) => ({ timestamp: 'x', numeric_values: { a } }));
+    const publish: Packet = {
+      cmd: 'publish',
+      topic: 'kellet/v1/telemetry',
+      payload: JSON.stringify({ points }),
+      ...{ qos: 0, dup: false, retain: false },
+    };
+    const child = fork(path.join(import.meta.dirname, '../testing/test-hostile-clients.ts'));
+    child.send({
+      ...{ kind: 'publish', port: link.process.ports.mqttPort, connections: devices.length, request: '' },
+      requests: devices.map((one) => generate(connectPacket(one)).toString('base64')),
+      body: generate(publish).toString('base64'),
+    } satisfies Attack);
+    const [first] = (await once(child, 'message')) as [AttackReport];
+    const attacked = await latency(4000);
+    const [last] = (await once(child, 'message')) as [AttackReport];
+    const ended = once(child, 'exit');
+    child.disconnect();
+    await ended;
+    expect(last.sentBytes - first.sentBytes).to.be.above(5_000_000);
+    // Without turns: seconds.
+    expect(attacked, 'milliseconds').to.be.below(500);
   });
 
   it('answers few pings of a WebSocket', async () => {

@@ -95,8 +95,25 @@ export const packetBytes = (packet: Packet, version: Version): Buffer => generat
 /** Reports whether a frame is a CONNECT, malformed or not. */
 export const isConnect = (frame: Buffer): boolean => frame[0]! >> 4 === 1;
 
-/** Reports whether a frame is a PUBLISH, malformed or not. */
-export const isPublish = (frame: Buffer): boolean => frame[0]! >> 4 === 3;
+/**
+ * Returns the bytes of a frame that are parsed one by one: of a PUBLISH the properties, of other packets all. Of a malformed frame
+ * it may return anything.
+ */
+export function headBytes(frame: Buffer, version: Version): number {
+  if (frame[0]! >> 4 !== 3) return frame.length;
+  if (version === 4) return 0;
+  let at = 1;
+  while (frame[at]! & 0x80) at += 1;
+  at += 1;
+  // The topic, and the packet id of QoS 1 and 2.
+  at += 2 + (frame.length >= at + 2 ? frame.readUInt16BE(at) : 0) + ((frame[0]! & 0x06) === 0 ? 0 : 2);
+  let bytes = 0;
+  for (let digit = 0; digit < 4; digit += 1, at += 1) {
+    bytes += ((frame[at] ?? 0) & 0x7f) * 128 ** digit;
+    if (((frame[at] ?? 0) & 0x80) === 0) break;
+  }
+  return bytes;
+}
 
 /** Returns the protocol version for the response to a CONNECT that cannot be parsed. */
 export function versionOfConnect(frame: Buffer): Version {

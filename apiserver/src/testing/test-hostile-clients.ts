@@ -5,7 +5,7 @@ import { connect, type Socket } from 'node:net';
 
 /** What the clients do. */
 export interface Attack {
-  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'hold messages' | 'pipeline' | 'grpc';
+  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'hold messages' | 'pipeline' | 'grpc' | 'publish';
   readonly port: number;
   /** Concurrent connections; one that ends is replaced after a moment. */
   readonly connections: number;
@@ -14,6 +14,8 @@ export interface Attack {
   /** `grpc`: concurrent calls per connection, and the bytes that each sends over and over without ending the request. */
   readonly calls?: number;
   readonly body?: string;
+  /** `publish`: what each connection begins with, instead of `request`, in base64; `body` follows over and over. */
+  readonly requests?: readonly string[];
   /** `flood /ws`: bytes of each message. */
   readonly messageBytes?: number;
   /** `watch`: the message. */
@@ -66,6 +68,24 @@ function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): 
   for (let index = 0; index < connections; index += 1) open();
 }
 
+/** Opens connections that send as fast as they are read. */
+function runPublish({ port, requests = [], body = '' }: Attack): void {
+  let sentBytes = 0;
+  const report = { opened: requests.length, closed: 0 };
+  setInterval(() => process.send!({ ...report, sentBytes } satisfies AttackReport, () => undefined), 1000);
+  const bytes = Buffer.from(body, 'base64');
+  for (const request of requests) {
+    const socket = connect(port, '127.0.0.1');
+    socket.on('error', () => undefined).resume();
+    socket.write(Buffer.from(request, 'base64'));
+    const send = (): void => {
+      sentBytes += bytes.length;
+      socket.write(bytes, (error) => error ?? setImmediate(send));
+    };
+    send();
+  }
+}
+
 function run({ kind, port, connections, request, messageBytes = 0, message: subscription = '' }: Attack): void {
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
@@ -107,5 +127,6 @@ process.on('disconnect', () => process.exit(0));
 process.once('message', (message) => {
   const attack = message as Attack;
   if (attack.kind === 'grpc') runGrpc(attack);
+  else if (attack.kind === 'publish') runPublish(attack);
   else run(attack);
 });

@@ -12,6 +12,7 @@ import { clientAddresses } from '../../../apiserver/src/gateway/admission/client
 import { connectionProofs } from '../../../apiserver/src/gateway/admission/connection-proof.ts';
 import { createRestServer } from '../../../apiserver/src/gateway/http/rest-server.ts';
 import { BodyMemory } from '../../../apiserver/src/gateway/memory/body-memory.ts';
+import { DecodingTurns } from '../../../apiserver/src/gateway/memory/decoding-turns.ts';
 import { LargeRequests } from '../../../apiserver/src/gateway/memory/large-requests.ts';
 import { AccessLog } from '../../../apiserver/src/gateway/observability/access-log.ts';
 import { AuditLog } from '../../../apiserver/src/gateway/observability/audit-log.ts';
@@ -82,6 +83,7 @@ await serveParent(async ({ databaseUrl }) => {
     limits: {},
     memory,
     large: new LargeRequests(memory),
+    turns: new DecodingTurns(),
     stopping: new AbortController().signal,
     cold: () => false,
   });

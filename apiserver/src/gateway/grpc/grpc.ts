@@ -11,6 +11,7 @@ import {
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { type GrpcCall, GrpcContext, metadataEntries, toMetadata } from '../../platform/grpc/grpc-context.ts';
 import { GrpcPort } from '../../platform/grpc/grpc-port.ts';
@@ -22,6 +23,7 @@ import type { TlsFiles } from '../../platform/tls/tls-files.ts';
 import { createTlsListener } from '../../platform/tls/tls-listener.ts';
 import { type OpenCallParts, whileAllowed } from '../admission/open-call.ts';
 import { requestMetadata } from '../http/metadata.ts';
+import type { DecodingTurns } from '../memory/decoding-turns.ts';
 import type { LargeRequests } from '../memory/large-requests.ts';
 import { accessOf } from '../transcoding/routes.ts';
 import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
@@ -31,6 +33,7 @@ import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
 export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
   readonly invoker: Invoker;
   readonly large: LargeRequests;
+  readonly turns: DecodingTurns;
   /** Undefined without TLS. */
   readonly tls: TlsFiles | undefined;
 }
@@ -61,6 +64,9 @@ export function createGrpcPort(parts: GrpcParts): GrpcPort {
   }
   return port;
 }
+
+/** Whose messages those of a call are. */
+const ownerOf = ({ caller, entry }: RunningCall): string => caller.tenantId || addressBlock(entry.address);
 
 type UnaryCall = ServerUnaryCall<Buffer, Message>;
 type StreamCall =
@@ -117,6 +123,8 @@ async function handleUnary(
   try {
     const bytes = method === TelemetryService.method.ingest ? call.request.length : 0;
     const result = await parts.large.run(caller.tenantId, bytes, async () => {
+      const turn = parts.turns.enter(ownerOf(running), call.request.length);
+      if (turn) await turn;
       const request = readRequest(method, call.request);
       await parts.admission.admitDevice(accessOf(method), method, request, caller, running.entry);
       const context = contextOf(call, running);
@@ -156,7 +164,10 @@ async function run(
 ): Promise<void> {
   const handler = parts.invoker.stream(method);
   const turn = method === TelemetryService.method.ingestStream ? new MessageTurn(parts.large) : undefined;
-  const requests = 'request' in call ? readRequest(method, call.request) : readRequests(method, call, running, turn);
+  const requests =
+    'request' in call
+      ? readRequest(method, call.request)
+      : readRequests(method, call, running, { turn, turns: parts.turns });
   const result = handler(requests, context);
   if (done) {
     const reply = create(method.output, await (result as Promise<Message>));
@@ -205,7 +216,7 @@ async function* readRequests(
   method: DescMethod,
   call: Readable,
   running: RunningCall,
-  turn: MessageTurn | undefined,
+  { turn, turns }: { readonly turn: MessageTurn | undefined; readonly turns: DecodingTurns },
 ): AsyncIterable<Message> {
   let failure: Error | undefined;
   let rouse: (() => void) | undefined;
@@ -224,6 +235,7 @@ async function* readRequests(
       if (bytes) {
         running.takeMessage();
         await turn?.begin(running.caller.tenantId, bytes.length);
+        await turns.enter(ownerOf(running), bytes.length);
         yield readRequest(method, bytes);
         turn?.end();
       } else if (!call.readableEnded) await new Promise<void>((resolve) => (rouse = resolve));

@@ -3,6 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { create, type DescMethod, type Message } from '@bufbuild/protobuf';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { codes } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -16,6 +17,7 @@ import { type ProofOf, proofOfRequest } from '../admission/connection-proof.ts';
 import { type OpenCallParts, whileAllowed } from '../admission/open-call.ts';
 import type { BodyBounds, BodyMemory } from '../memory/body-memory.ts';
 import type { LargeRequests } from '../memory/large-requests.ts';
+import type { DecodingTurns } from '../memory/decoding-turns.ts';
 import { type AccessEntry, type AccessLog, codeOfStatus } from '../observability/access-log.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
 import { nameRequest, traceRequest } from '../observability/call-trace.ts';
@@ -56,6 +58,7 @@ export interface RestParts extends OpenCallParts {
   readonly limits: Partial<HttpLimits>;
   readonly memory: BodyMemory;
   readonly large: LargeRequests;
+  readonly turns: DecodingTurns;
   /** Body readers for methods whose request is only a body. */
   readonly readers?: RequestReaders | undefined;
   /** Handles the few routes that are not calls (health, callbacks). Returns false for any other route. */
@@ -152,6 +155,9 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     entry.bytesIn = body.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
     const encoded = await parts.large.run(caller.tenantId, isIngest(route) ? body.length : 0, async () => {
+      const turn =
+        body.length > 0 ? parts.turns.enter(caller.tenantId || addressBlock(address), body.length) : undefined;
+      if (turn) await turn;
       const decode = () => decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
       const read = query === '' && isWholeBody(route) ? parts.readers?.get(route.method) : undefined;
       const message = read?.(body, decode) ?? decode();
