@@ -16,8 +16,8 @@ import { type AddressOf, addressOfRequest } from '../admission/client-address.ts
 import { type ProofOf, proofOfRequest } from '../admission/connection-proof.ts';
 import { type OpenCallParts, whileAllowed } from '../admission/open-call.ts';
 import type { BodyBounds, BodyMemory } from '../memory/body-memory.ts';
-import type { LargeRequests } from '../memory/large-requests.ts';
 import type { DecodingTurns } from '../memory/decoding-turns.ts';
+import type { LargeRequests } from '../memory/large-requests.ts';
 import { type AccessEntry, type AccessLog, codeOfStatus } from '../observability/access-log.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
 import { nameRequest, traceRequest } from '../observability/call-trace.ts';
