@@ -10,12 +10,20 @@ const messageBytes = 1024;
 interface Waiting {
   readonly bytes: number;
   readonly begin: () => void;
+  /** The owner's next. */
+  following: Waiting | undefined;
+}
+
+/** The messages of an owner. */
+interface Queue {
+  first: Waiting | undefined;
+  last: Waiting;
 }
 
 /** Lets owners, such as tenants, process messages in turns. */
 export class DecodingTurns {
   /** By owner; the first is next. */
-  private readonly waiting = new Map<string, Set<Waiting>>();
+  private readonly waiting = new Map<string, Queue>();
   private left = turnBytes;
   private isUsed = false;
 
@@ -29,8 +37,10 @@ export class DecodingTurns {
       return undefined;
     }
     return new Promise((begin) => {
-      const messages = this.waiting.get(owner) ?? new Set();
-      this.waiting.set(owner, messages.add({ bytes, begin }));
+      const message: Waiting = { bytes, begin, following: undefined };
+      const queue = this.waiting.get(owner);
+      if (queue) queue.last = queue.last.following = message;
+      else this.waiting.set(owner, { first: message, last: message });
     });
   }
 
@@ -45,15 +55,15 @@ export class DecodingTurns {
   private next(): void {
     this.isUsed = false;
     this.left = turnBytes;
-    for (const [owner, messages] of this.waiting) {
+    for (const [owner, queue] of this.waiting) {
       if (this.left <= 0) return;
+      const message = queue.first!;
+      queue.first = message.following;
       this.waiting.delete(owner);
-      const [message] = messages;
-      messages.delete(message!);
       // Behind the others.
-      if (messages.size > 0) this.waiting.set(owner, messages);
-      this.use(message!.bytes);
-      message!.begin();
+      if (queue.first) this.waiting.set(owner, queue);
+      this.use(message.bytes);
+      message.begin();
     }
   }
 }
