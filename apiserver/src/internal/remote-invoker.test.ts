@@ -189,6 +189,24 @@ describe('calls between processes', () => {
     expect((await call('y'.repeat(5_000_000))).deviceId).to.have.length(5_000_000);
   });
 
+  it('continue although clients cancel thousands of others, which share their connection', async function () {
+    this.timeout(30_000);
+    const other = call('slow', contextOf({ deadline: Date.now() + 20_000 }).context);
+    let isOver = false;
+    const outcome = failure(other).then((error) => ((isOver = true), error.code));
+    for (let round = 0; round < 6; round += 1) {
+      const clients = Array.from({ length: 500 }, () => new AbortController());
+      const cancelled = clients.map(({ signal }) => failure(call('slow', contextOf({ signal }).context)));
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      for (const client of clients) client.abort();
+      for (const error of await Promise.all(cancelled)) expect(error.code).to.equal('CANCELLED');
+    }
+    expect((await call('d1')).name).to.equal('pump');
+    expect(isOver).to.equal(false);
+    remote.close();
+    await outcome;
+  });
+
   it('end at the deadline, and when the client disconnects', async () => {
     const late = await failure(call('slow', contextOf({ deadline: Date.now() + 100 }).context));
     expect(late.code).to.equal('DEADLINE_EXCEEDED');

@@ -47,9 +47,14 @@ export const internalOptions = {
 
 /**
  * A gateway sends all its calls to a process through one connection, which may be idle for long. Reconnecting would
- * gain nothing.
+ * gain nothing. Clients that cancel their calls must not end it: those of all others would fail with it.
  */
-const internalLimits = { streams: 1_000_000, idleTimeout: 24 * 60 * 60 * 1000, connectionAge: Infinity };
+const internalLimits = {
+  streams: 1_000_000,
+  idleTimeout: 24 * 60 * 60 * 1000,
+  connectionAge: Infinity,
+  cancellations: { burst: 1_000_000, perSecond: 1_000_000 },
+};
 
 type Call = ServerDuplexStream<Message, Message>;
 

@@ -48,6 +48,11 @@ export interface GrpcLimits {
   readonly connections: number;
   /** Maximum concurrent calls per connection; a client queues further ones (RFC 9113, section 5.1.2). */
   readonly streams: number;
+  /**
+   * Calls of a connection that its client may cancel at once, and a second after that, before the connection ends with all its
+   * calls; undefined: Node's defaults, 1000 and 33.
+   */
+  readonly cancellations?: { readonly burst: number; readonly perSecond: number };
 }
 
 export const defaultGrpcLimits: GrpcLimits = {
@@ -113,6 +118,13 @@ export class GrpcPort implements ServiceHost {
       // A status passes through the interceptors before the one that sends it, so those also see what the port rejects.
       interceptors: [...(options.interceptors ?? []), this.interceptor()],
     });
+    const { cancellations } = this.limits;
+    if (cancellations) {
+      // grpc-js has no option for them.
+      const { commonServerOptions } = this.server as unknown as { readonly commonServerOptions: object };
+      const { burst: streamResetBurst, perSecond: streamResetRate } = cancellations;
+      Object.assign(commonServerOptions, { streamResetBurst, streamResetRate });
+    }
     this.injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
     const accept = (socket: Socket): void => this.add(socket);
     this.listener = listen?.(this.limits, accept) ?? createServer({ noDelay: true }, accept);
