@@ -102,6 +102,11 @@ export class RunningCall {
     this.caller = await this.parts.admission.admit(access, credential, entry.address, headers, namespace, entry);
   }
 
+  /** Looks the caller up again if the request took a while to arrive. Throws as Admission.readmit does. */
+  async readmit(): Promise<void> {
+    this.caller = await this.parts.admission.readmit(accessOf(this.method), this.caller, this, this.entry);
+  }
+
   /** Adds the hold of a message of a stream that has arrived: its memory, or undefined if it is too small to count. */
   keepMessage(hold: Hold | undefined): void {
     if (this.code === undefined) this.messages.push(hold);

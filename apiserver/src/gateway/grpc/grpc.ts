@@ -114,12 +114,13 @@ async function handleUnary(
   running: RunningCall,
   done: sendUnaryData<Message>,
 ): Promise<void> {
-  const { caller, headers } = running;
+  const { headers } = running;
   try {
     const bytes = method === TelemetryService.method.ingest ? call.request.length : 0;
-    const result = await parts.large.run(caller.tenantId, bytes, async () => {
+    const result = await parts.large.run(running.caller.tenantId, bytes, async () => {
       const request = readRequest(method, call.request);
-      await parts.admission.admitDevice(accessOf(method), method, request, caller, running.entry);
+      await running.readmit();
+      await parts.admission.admitDevice(accessOf(method), method, request, running.caller, running.entry);
       const context = contextOf(call, running);
       return whileAllowed(parts, method, running, context, () => parts.invoker.unary(method, request, context));
     });
