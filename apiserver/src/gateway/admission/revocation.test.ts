@@ -160,23 +160,24 @@ describe('a credential', () => {
     await endsEverywhere(token, () => call(method.deleteSession, { sessionId: caller.sessionId }, caller), 401);
   });
 
-  for (const [title, path, body] of [
-    ['a change of many devices', 'devices/bulk', '{"action":"delete","expected":100000}'],
-    ['a creation of a package', 'ota/packages', '{"artifact_uri":"https://example.com/fw.bin"}'],
-  ]) {
-    it(`ends together with ${title} that is under way`, async () => {
-      const { token, caller } = await signIn();
-      const started = changing;
-      const response = fetch(`${gateways[0]!.rest}/api/v1/${path}`, {
-        method: 'POST',
-        headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-        body,
-      });
-      await eventually(() => changing > started);
-      await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
-      expect((await response).status).to.equal(401);
+  async function endsUnderWay(path: string, body: string): Promise<void> {
+    const { token, caller } = await signIn();
+    const started = changing;
+    const response = fetch(`${gateways[0]!.rest}/api/v1/${path}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+      body,
     });
+    await eventually(() => changing > started);
+    await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
+    expect((await response).status).to.equal(401);
   }
+
+  it('ends together with a change of many devices that is under way', () =>
+    endsUnderWay('devices/bulk', '{"action":"delete","expected":100000}'));
+
+  it('ends together with the creation of a package that is under way', () =>
+    endsUnderWay('ota/packages', '{"artifact_uri":"https://example.com/fw.bin"}'));
 
   it('carries out nothing that arrives as a whole only after its end', async () => {
     const { token, caller } = await signIn();
