@@ -548,7 +548,11 @@ describe('custom resources written for REST callers', function () {
     const before = await intents();
     const spec: DeviceProfileSpec = { offlineAfterSeconds: 0 };
     for (const displayName of ['wrong', 'wrong', 'taken', 'taken']) {
-      const made = writer.create(context, { kind: 'DeviceProfile', displayName, spec: displayName === 'wrong' ? spec : {} }, idOf);
+      const made = writer.create(
+        context,
+        { kind: 'DeviceProfile', displayName, spec: displayName === 'wrong' ? spec : {} },
+        idOf,
+      );
       expect(await refusalOf(made)).to.match(/^(INVALID_ARGUMENT|ALREADY_EXISTS) /);
     }
     expect(await intents()).to.deep.equal(before);

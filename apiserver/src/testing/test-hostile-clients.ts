@@ -5,18 +5,18 @@ import { connect, type Socket } from 'node:net';
 
 /** What the clients do. */
 export interface Attack {
-  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline' | 'grpc';
+  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline' | 'grpc' | 'begin calls';
   readonly port: number;
   /** Concurrent connections; one that ends is replaced after a moment. */
   readonly connections: number;
-  /** The request that each begins with; for `grpc`, the path of the method. */
+  /** The request that each begins with; for `grpc` and `begin calls`, the path of the method. */
   readonly request: string;
   /** `grpc`: concurrent calls per connection, and the bytes that each sends over and over without ending the request. */
   readonly calls?: number;
   readonly body?: string;
   /** `flood /ws`: bytes of each message. */
   readonly messageBytes?: number;
-  /** `watch`: the message. */
+  /** `watch`: the message; `begin calls`: the key. */
   readonly message?: string;
 }
 
@@ -66,6 +66,60 @@ function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): 
   for (let index = 0; index < connections; index += 1) open();
 }
 
+/** A frame of HTTP/2. */
+function http2Frame(type: number, flags: number, stream: number, payload: Buffer): Buffer {
+  const head = Buffer.alloc(9);
+  head.writeUIntBE(payload.length, 0, 3);
+  head[3] = type;
+  head[4] = flags;
+  head.writeUInt32BE(stream, 5);
+  return Buffer.concat([head, payload]);
+}
+
+/** Opens HTTP/2 connections that begin calls as fast as they can, however many the server allows at a time. */
+function beginCalls({ port, connections, request, message = '' }: Attack): void {
+  let [opened, closed, sentBytes] = [0, 0, 0];
+  setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
+  // Literal fields of HPACK, without indexing.
+  const text = (value: string): Buffer => Buffer.concat([Buffer.from([value.length]), Buffer.from(value)]);
+  const fields = [
+    [':method', 'POST'],
+    [':scheme', 'http'],
+    [':path', request],
+    [':authority', 'a'],
+    ['content-type', 'application/grpc'],
+    ['te', 'trailers'],
+    ['x-api-key', message],
+  ] as const;
+  const headers = Buffer.concat(fields.flatMap(([name, value]) => [Buffer.from([0]), text(name), text(value)]));
+  const open = (): void => {
+    const socket = connect(port, '127.0.0.1');
+    let isOpen = true;
+    socket.once('connect', () => (opened += 1));
+    socket.on('error', () => undefined).resume();
+    socket.once('close', () => {
+      isOpen = false;
+      closed += 1;
+      setTimeout(open, 100);
+    });
+    socket.write(
+      Buffer.concat([Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), http2Frame(4, 0, 0, Buffer.alloc(0))]),
+    );
+    let stream = 1;
+    const send = (): void => {
+      if (!isOpen) return;
+      const calls: Buffer[] = [];
+      for (let count = 0; count < 50; count += 1, stream += 2) calls.push(http2Frame(1, 5, stream, headers));
+      const bytes = Buffer.concat(calls);
+      sentBytes += bytes.length;
+      if (socket.write(bytes)) setImmediate(send);
+      else socket.once('drain', send);
+    };
+    send();
+  };
+  for (let index = 0; index < connections; index += 1) open();
+}
+
 function run({ kind, port, connections, request, messageBytes = 0, message: subscription = '' }: Attack): void {
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
@@ -107,5 +161,6 @@ process.on('disconnect', () => process.exit(0));
 process.once('message', (message) => {
   const attack = message as Attack;
   if (attack.kind === 'grpc') runGrpc(attack);
+  else if (attack.kind === 'begin calls') beginCalls(attack);
   else run(attack);
 });

@@ -37,6 +37,15 @@ const tooLarge = (bytes: number): string => `the message must not be larger than
 const uncountedBytes = 16 * 1024;
 const discardMilliseconds = 100;
 
+/**
+ * Calls that a connection may have at a time: few before a caller has been admitted on it, because a stranger can begin them faster
+ * than they are refused, and what is refused at the same moment keeps others waiting.
+ */
+export const concurrentCalls = { ofStrangers: 100, ofCallers: 1000 } as const;
+
+/** Connections on which a caller has been admitted. */
+const known = new WeakSet<object>();
+
 type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
 type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
 
@@ -194,6 +203,8 @@ export class GrpcAdmission {
       running.end(isGone ? status.CANCELLED : said.code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
+      // Reset by its client before it could begin.
+      if (isLeft(call)) return;
       const opened = (running = new RunningCall(this.parts, admitted, metadata, call));
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
@@ -202,7 +213,10 @@ export class GrpcAdmission {
           () => {
             isAdmitted = true;
             if (isOpen) hold = this.holdMessage(call, opened);
-            else arrived = this.countMessage(call, opened, requestStream);
+            else {
+              allowMoreCalls(call);
+              arrived = this.countMessage(call, opened, requestStream);
+            }
             proceed(metadata);
           },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
@@ -329,6 +343,14 @@ const isTruncated = ({ decoder }: WireCall): boolean => decoder !== undefined &&
 function discardRequest({ stream }: WireCall): void {
   stream?.removeAllListeners('data').resume();
   setTimeout(() => stream?.destroy(), discardMilliseconds).unref();
+}
+
+/** Lets a connection on which a caller has been admitted have more calls at a time. */
+function allowMoreCalls({ stream }: WireCall): void {
+  const session = stream?.session;
+  if (!session || session.destroyed || known.has(session)) return;
+  known.add(session);
+  session.settings({ maxConcurrentStreams: concurrentCalls.ofCallers });
 }
 
 /** Reports whether the client has reset or lost the stream. */

@@ -108,6 +108,22 @@ for (const split of [false, true]) {
     }
     const request = (deviceId: string) => frame(GetDeviceRequestSchema, { deviceId });
 
+    it('allows a connection few calls at a time until a caller is admitted on it', async () => {
+      const own = connect(`http://${server.grpc}`);
+      await once(own, 'remoteSettings');
+      const call = async (token: string) => {
+        const headers = { ':method': 'POST', ':path': getDevice, 'content-type': 'application/grpc', te: 'trailers' };
+        const stream = own.request({ ...headers, authorization: `Bearer ${token}` });
+        stream.end(frame(GetDeviceRequestSchema, { deviceId: 'd1' }));
+        await once(stream.resume(), 'close');
+      };
+      await call('nobody');
+      expect(own.remoteSettings.maxConcurrentStreams).to.equal(100);
+      await call('viewer');
+      await eventually(() => own.remoteSettings.maxConcurrentStreams === 1000);
+      own.close();
+    });
+
     it('carries metadata both ways, including binary, and drops identity headers', async () => {
       const { headers, trailers, messages } = await send(getDevice, request('d7'), {
         'x-tenant-id': 'evil',

@@ -24,7 +24,7 @@ import { type OpenCallParts, whileAllowed } from '../admission/open-call.ts';
 import { requestMetadata } from '../http/metadata.ts';
 import type { LargeRequests } from '../memory/large-requests.ts';
 import { accessOf } from '../transcoding/routes.ts';
-import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
+import { concurrentCalls, GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
 import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
 
 /** Dependencies of the gRPC server. */
@@ -51,7 +51,7 @@ export function createGrpcPort(parts: GrpcParts): GrpcPort {
   const admission = new GrpcAdmission(parts);
   const port = new GrpcPort(
     { 'grpc.max_receive_message_length': maximumMessageBytes, interceptors: [admission.interceptor] },
-    parts.limits,
+    { streams: concurrentCalls.ofStrangers, ...parts.limits },
     Math.random,
     tls &&
       (({ connections, prefaceTimeout: handshakeTimeout }, accept) =>

@@ -187,9 +187,10 @@ describe('the intake of artifacts', () => {
     const fetching = outcome(intakeOf().fetch(tenantId, artifact.uri, artifact, { signal }));
     await eventually(() => respond !== undefined);
     await test.database.system((tx) =>
-      tx.query(`UPDATE tenants SET deleted_at = now(), purge_at = now(), purge_started_at = now() WHERE tenant_id = $1`, [
-        tenantId,
-      ]),
+      tx.query(
+        `UPDATE tenants SET deleted_at = now(), purge_at = now(), purge_started_at = now() WHERE tenant_id = $1`,
+        [tenantId],
+      ),
     );
     respond!();
     expect((await fetching)?.code).to.equal('PERMISSION_DENIED');
