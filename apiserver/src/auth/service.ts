@@ -34,7 +34,7 @@ import { KeyRing } from './access-tokens/key-ring.ts';
 import { findUserId, insertUser } from './accounts/account-store.ts';
 import { checkNewPassword } from './accounts/password-policy.ts';
 import { hashPassword } from './accounts/passwords.ts';
-import { apiKeyHandlers } from './api-keys/api-keys.ts';
+import { apiKeyHandlers, deleteEndedKeys } from './api-keys/api-keys.ts';
 import { deleteExpiredCertificates } from './certificates/certificate-store.ts';
 import type { AuthPlatform } from './credentials/auth-platform.ts';
 import type { Authentication } from './credentials/authentication.ts';
@@ -64,6 +64,7 @@ const sweepMilliseconds = 3600_000;
 const certificateDays = 30;
 const certificatesAtOnce = 1000;
 const sessionsAtOnce = 500;
+const keysAtOnce = 1000;
 
 /** The parts of the Kubernetes API that auth uses. */
 export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'signingKeys'>;
@@ -206,11 +207,12 @@ export function createAuth(
     if (made) logger.info({ user: made.user_id }, 'created the platform administrator');
   };
 
-  /** Deletes expired sessions with their tokens, and sign-in failures that no longer block anyone. */
+  /** Deletes ended sessions with their tokens, ended keys and certificates, and sign-in failures that no longer block anyone. */
   const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async (signal) => {
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
     await repeatWhileFull(sessionsAtOnce, signal, (limit) => database.system((tx) => deleteExpired(tx, before, limit)));
+    await repeatWhileFull(keysAtOnce, signal, (limit) => database.system((tx) => deleteEndedKeys(tx, before, limit)));
     await database.system((tx) => deleteExpiredPending(tx, before));
     await database.system((tx) => deleteExpiredReturns(tx, before));
     const expired = new Date(clock.now() - certificateDays * 86_400_000);

@@ -195,6 +195,12 @@ const settings = {
     fallback: '10000',
     help: 'maximum concurrent connections, each of the REST port, the gRPC port and MQTT',
   },
+  deviceCacheBytes: {
+    type: 'integer',
+    fallback: '209715200',
+    minimum: 1_000_000,
+    help: 'memory of a process for what it knows of devices that send points, about 1,000 bytes for each',
+  },
   drainDelaySeconds: {
     type: 'integer',
     fallback: '0',

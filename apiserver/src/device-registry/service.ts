@@ -51,7 +51,7 @@ export function createDeviceRegistry(
   peers?: Peers,
 ): DeviceRegistryModule {
   const { config, database, paging, clock, logger } = platform;
-  const directory = new DeviceDirectory(database, profiles);
+  const directory = new DeviceDirectory(database, profiles, config.deviceCacheBytes);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
   const queryGroups = new QueryGroups(database, profiles, logger);
   const parts = {

@@ -1,4 +1,4 @@
-// Checks the numbers of devices that are kept beside the devices.
+// Checks the numbers of devices, and the sums that limits are compared with, which are kept beside the rows.
 import { nilId } from '../platform/ids.ts';
 import { type Check, type CheckParts, Findings, type Outcome, snapshot } from './check.ts';
 
@@ -15,6 +15,7 @@ interface WrongCount {
 export function* countChecks(parts: CheckParts): Generator<Check> {
   yield () => checkDeviceCounts(parts);
   yield () => checkProfileCounts(parts);
+  yield () => checkKeptSums(parts);
 }
 
 /** Compares the numbers by group, profile, status and firmware version, including changes that are not added up yet. */
@@ -55,6 +56,29 @@ const wrongProfileCounts = `
   FROM actual a FULL JOIN held h USING (tenant_id, profile_id)
   WHERE coalesce(h.devices, 0) <> coalesce(a.devices, 0) ORDER BY 1, 2 LIMIT ${mostRows}`;
 
+/** Tables whose rows are counted in kept_sums. */
+const countedTables = ['alarms', 'assets', 'customers', 'device_groups', 'entity_views', 'users'];
+
+const wrongKeptSums = `
+  WITH actual AS (
+    ${countedTables
+      .map(
+        (table) => `SELECT tenant_id, '${table}' AS kind, '${nilId}'::uuid AS owner_id, count(*) AS amount FROM ${table}
+          WHERE tenant_id IS NOT NULL AND ($1::text IS NULL OR tenant_id = $1) GROUP BY 1`,
+      )
+      .join(' UNION ALL ')}
+    UNION ALL
+    SELECT tenant_id, 'webhook_bytes', webhook_id, sum(bytes) FROM webhook_deliveries
+    WHERE bytes IS NOT NULL AND ($1::text IS NULL OR tenant_id = $1) GROUP BY 1, 3
+  ), held AS (
+    SELECT tenant_id, kind, owner_id, sum(amount) AS amount FROM kept_sums
+    WHERE $1::text IS NULL OR tenant_id = $1 GROUP BY 1, 2, 3
+  )
+  SELECT tenant_id, concat_ws('/', kind, nullif(owner_id, '${nilId}')) AS id, coalesce(h.amount, 0)::float8 AS held,
+    coalesce(a.amount, 0)::float8 AS actual
+  FROM actual a FULL JOIN held h USING (tenant_id, kind, owner_id)
+  WHERE coalesce(h.amount, 0) <> coalesce(a.amount, 0) ORDER BY 1, 2 LIMIT ${mostRows}`;
+
 function checkDeviceCounts({ database, tenantId }: CheckParts): Promise<Outcome> {
   return snapshot(database, async (tx) => {
     const { rows: counts } = await tx.query<{ rows: number }>(
@@ -77,10 +101,23 @@ function checkProfileCounts({ database, tenantId }: CheckParts): Promise<Outcome
   });
 }
 
-function findingsOf(kind: 'device_count' | 'profile_count', rows: readonly WrongCount[]): Findings['all'] {
+function checkKeptSums({ database, tenantId }: CheckParts): Promise<Outcome> {
+  return snapshot(database, async (tx) => {
+    const { rows: counts } = await tx.query<{ rows: number }>(
+      'SELECT count(*)::int4 AS rows FROM kept_sums WHERE $1::text IS NULL OR tenant_id = $1',
+      [tenantId ?? null],
+    );
+    const { rows } = await tx.query<WrongCount & Record<string, unknown>>(wrongKeptSums, [tenantId ?? null]);
+    return { checked: { kept_sums: counts[0]!.rows }, findings: findingsOf('kept_sum', rows) };
+  });
+}
+
+const units = { device_count: ' devices', profile_count: ' devices', kept_sum: '' } as const;
+
+function findingsOf(kind: keyof typeof units, rows: readonly WrongCount[]): Findings['all'] {
   const findings = new Findings();
   for (const { tenant_id: tenantId, id, held, actual } of rows) {
-    findings.add(kind, id, tenantId, `${held} devices are counted, but there are ${actual}`);
+    findings.add(kind, id, tenantId, `${held}${units[kind]} are counted, but there are ${actual}`);
   }
   return findings.all;
 }

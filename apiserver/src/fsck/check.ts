@@ -22,6 +22,7 @@ export type Kind =
   | 'cold_file'
   | 'device_count'
   | 'header'
+  | 'kept_sum'
   | 'latest_values'
   | 'leaf_index'
   | 'package'
@@ -36,7 +37,7 @@ export const counted = [
   ...(['segments', 'points', 'leaf_index_entries', 'latest_values', 'cold_files', 'cold_points'] as const),
   ...(['batches', 'leaves', 'proofs', 'transactions', 'coins', 'headers'] as const),
   ...(['audit_events', 'audit_anchors'] as const),
-  ...(['artifacts', 'artifact_bytes', 'packages', 'device_counts', 'profile_counts'] as const),
+  ...(['artifacts', 'artifact_bytes', 'packages', 'device_counts', 'profile_counts', 'kept_sums'] as const),
 ];
 
 /** Numbers of what was checked. */

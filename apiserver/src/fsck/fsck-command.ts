@@ -15,8 +15,8 @@ import { fsck, type Progress, type Recheck, type Report } from './fsck.ts';
 export const fsckUsage = `usage: kellet-apiserver fsck [--tenant TENANT_ID] [--json]
 
   Reads everything that is stored, of one tenant or of all, and prints what does not hold: points, batches,
-  transactions, coins, proofs, headers, cold files, artifacts, latest values, numbers of devices and audit logs. Changes
-  nothing, and may run beside a running installation. Progress is printed on standard error.
+  transactions, coins, proofs, headers, cold files, artifacts, latest values, numbers of devices, sums of limits and
+  audit logs. Changes nothing, and may run beside a running installation. Progress is printed on standard error.
   Exit code: 0 clean, 1 something is broken, 2 bad usage, 3 cannot tell.`;
 
 /** Dependencies of the command. */

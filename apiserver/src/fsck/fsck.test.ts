@@ -298,6 +298,7 @@ describe('kellet-apiserver fsck', function () {
          WHERE part = (SELECT min(part) FROM profile_devices)`,
       ['profile_count'],
     ],
+    ['a sum that a limit is compared with', `UPDATE kept_sums SET amount = 1000 - amount`, ['kept_sum']],
     [
       'an artifact in the database',
       `UPDATE artifact_chunks SET ${flip('data', 9)} WHERE chunk_index = 1`,

@@ -41,7 +41,7 @@ const phases: Readonly<Record<string, (parts: CheckParts) => AsyncIterable<Check
   'index of leaves': leafChecks,
   'cold files': coldChecks,
   artifacts: artifactChecks,
-  'numbers of devices': countChecks,
+  'numbers and sums': countChecks,
   'audit logs': auditChecks,
 };
 

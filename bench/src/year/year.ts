@@ -1,7 +1,7 @@
 // `make year`: fills an installation with a year of data, then measures ordinary calls there and in a small one, alternately: how long
 // they take, and the CPU time of apiserver and PostgreSQL for them when eight are made at once.
 //
-//   SCALE=0.01 ROUNDS=20 IDLE_SECONDS=60 node bench/src/year/year.ts
+//   SCALE=0.01 ROUNDS=20 IDLE_SECONDS=60 REST_SECONDS=600 node bench/src/year/year.ts
 //
 // ONLY is a pattern of the names in the table (`operations` for what is not a single request). Batches are anchored on the local chain,
 // which continues the headers of the year.
@@ -29,6 +29,11 @@ const blocks = 3;
 /** Callers at once while CPU time is measured. */
 const atOnce = 8;
 const settleSeconds = 30;
+/** PostgreSQL looks for tables to vacuum every minute, so a longer time without a worker means that there are none. */
+const restSeconds = 75;
+const mostRestSeconds = Number(process.env['REST_SECONDS'] ?? 600);
+/** Newest points and signs of life are written up to half a minute after points. */
+const heldSeconds = 45;
 /** Pattern of the names of what is measured. */
 const only = new RegExp(process.env['ONLY'] ?? '');
 const idleSeconds = Number(process.env['IDLE_SECONDS'] ?? 60);
@@ -77,6 +82,28 @@ async function timeToProof(access: TenantAccess, n: number): Promise<number> {
   }
 }
 
+/** Waits until PostgreSQL has vacuumed and analysed what the fill has left, or for so long as is allowed. */
+async function vacuumed({ databaseUrl }: TenantAccess): Promise<void> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  await client.connect();
+  try {
+    const started = performance.now();
+    for (let last = started; performance.now() - last < restSeconds * 1000; await sleep(1000)) {
+      const { rowCount } = await client.query(
+        `SELECT FROM pg_stat_activity WHERE backend_type = 'autovacuum worker' LIMIT 1`,
+      );
+      if (!rowCount) continue;
+      last = performance.now();
+      if (last - started > mostRestSeconds * 1000) {
+        report('PostgreSQL still vacuums what the fill has left');
+        return;
+      }
+    }
+  } finally {
+    await client.end();
+  }
+}
+
 /** CPU time of the apiserver and of PostgreSQL, in milliseconds. */
 const cpuOf = ({ pids }: Environment): number =>
   (cpuMicroseconds(pids['apiserver']!) + cpuMicroseconds(pids['postgres']!)) / 1000;
@@ -100,8 +127,10 @@ try {
     if (!(await checkSample(full.settings, sizes, report))) throw new Error('the populated installation is not sound');
     const houses = [small, full] as const;
     const accesses = await Promise.all(houses.map((environment) => openTenant(environment, 'tenant-1')));
-    // What follows a start is not idle.
+    // What follows a start or the fill is not idle.
     await sleep(settleSeconds * 1000);
+    for (const access of accesses) await vacuumed(access);
+    report('the installations are at rest');
     const before = houses.map(cpuOf);
     await sleep(idleSeconds * 1000);
     const idle = houses.map((environment, index) => (cpuOf(environment) - before[index]!) / idleSeconds);
@@ -144,6 +173,8 @@ try {
       const isExpected = (status: string) => / (2\d\d|404)$/.test(status);
       if (![...statuses].every(isExpected)) throw new Error(`${measurement.name}: ${[...statuses].join(', ')}`);
       line(measurement.name, times.map(median), cpu);
+      // What is written after points is no part of the calls that follow.
+      if (measurement.name.startsWith('ingest')) await sleep(heldSeconds * 1000);
     }
     const times = new Map<string, [number[], number[]]>();
     const operations: Operations[] = [];

@@ -1,5 +1,6 @@
 // SQL of user accounts.
 import type { Transaction } from '../../platform/database/database.ts';
+import { checkRoom, keptLimit } from '../../platform/database/number-limits.ts';
 import { tenantExists, tenantNotPurged, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import type { Role } from '../roles/roles.ts';
 import { isSameSignIn } from './email-addresses.ts';
@@ -115,8 +116,15 @@ export interface NewUser {
   readonly customerId?: string | null;
 }
 
-/** Inserts an account. Returns undefined when the address is taken in the tenant. */
+/** Users of a tenant. */
+const userLimit = keptLimit('users', 100_000, 'users');
+
+/**
+ * Inserts an account. Returns undefined when the address is taken in the tenant. Throws RESOURCE_EXHAUSTED if the tenant
+ * has too many users.
+ */
 export async function insertUser(tx: Transaction, user: NewUser): Promise<UserRow | undefined> {
+  if (user.tenantId !== null) await checkRoom(tx, [user.tenantId], userLimit);
   const { rows } = await tx.query<UserRow>(
     `INSERT INTO users (user_id, tenant_id, email, name, role, password_hash, disabled, customer_id)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING ${userColumns}`,

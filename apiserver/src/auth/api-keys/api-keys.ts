@@ -4,6 +4,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ApiKeySchema, AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { checkAllowlist } from '../../platform/addresses/address-ranges.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { checkRoom, countedLimit } from '../../platform/database/number-limits.ts';
 import { invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { idField, textField } from '../../platform/requests/fields.ts';
@@ -119,12 +120,32 @@ interface NewKey extends KeyLimits {
   readonly scopes: readonly string[];
 }
 
-/** Creates a key, and returns it with its secret, which is not stored. */
+/** Keys of service accounts, with those that ended within a day. */
+const keyLimit = countedLimit(
+  'tenant',
+  'SELECT FROM api_keys WHERE tenant_id = $1 AND device_id IS NULL',
+  10_000,
+  'API keys, including those that ended within a day',
+);
+
+/** Deletes keys of service accounts that ended before a time, at most `limit` of them; returns how many. */
+export async function deleteEndedKeys(tx: Transaction, before: Date, limit: number): Promise<number> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM api_keys WHERE key_id = ANY (ARRAY (
+       SELECT key_id FROM api_keys WHERE device_id IS NULL AND least(revoked_at, expires_at) < $1
+       ORDER BY least(revoked_at, expires_at) LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+    [before, limit],
+  );
+  return rowCount ?? 0;
+}
+
+/** Creates a key, and returns it with its secret, which is not stored. Throws RESOURCE_EXHAUSTED. */
 async function insertKey(
   tx: Transaction,
   tenantId: string,
   { name, scopes, ipAllowlist, expiresAt }: NewKey,
 ): Promise<MessageInitShape<typeof ApiKeySchema>> {
+  await checkRoom(tx, [tenantId], keyLimit);
   const { key, hash, prefix, last4 } = mintKey();
   const end = expiresAt === undefined ? null : new Date(expiresAt);
   const { rows } = await tx.query<KeyRow>(

@@ -4,6 +4,7 @@ import { LRUCache } from 'lru-cache';
 import type { Clock } from '../../platform/clock.ts';
 import { holdLock, tenantAuthorityLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
 import { failedPrecondition, resourceExhausted, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { SealedSecrets } from '../../platform/sealed-secrets.ts';
@@ -31,7 +32,14 @@ import {
 import { keyRefusal } from '../credentials/credential-check.ts';
 import { isCertificateInForce, keyState } from '../credentials/credential-store.ts';
 import { proofHash } from '../credentials/device-proof.ts';
-import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
+import {
+  addDeviceKey,
+  deleteEndedDeviceKeys,
+  deviceKeyLimit,
+  expireDeviceKeys,
+  mintDeviceKey,
+  revokeDeviceKeys,
+} from './device-keys.ts';
 import { PreSharedKeys } from './pre-shared-keys.ts';
 
 /** Maximum number of decrypted keys of authorities in memory. */
@@ -114,6 +122,10 @@ export class DeviceCredentials {
     graceSeconds: number,
   ): Promise<IssuedCredentials> {
     if (wanted.type === 'certificate') await this.checkCount(tx, holder);
+    else {
+      await deleteEndedDeviceKeys(tx, holder);
+      await checkRoom(tx, [holder.tenantId, holder.deviceId], deviceKeyLimit);
+    }
     if (graceSeconds === 0) await revokeDeviceKeys(tx, holder.tenantId, [holder.deviceId]);
     else {
       await expireDeviceKeys(tx, holder, graceSeconds);

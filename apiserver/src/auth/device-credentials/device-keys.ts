@@ -2,6 +2,7 @@
 // revoked with the device, replaced by rotation.
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { countedLimit } from '../../platform/database/number-limits.ts';
 import { newId } from '../../platform/ids.ts';
 import { mintKey } from '../credentials/api-key-format.ts';
 import { notifyRevoked } from '../credentials/revocations.ts';
@@ -42,6 +43,26 @@ export async function addDeviceKey(
     [keyId, tenantId, deviceId, type, hash, prefix, last4, expiresAt ?? null],
   );
   return keyId;
+}
+
+/** Keys and pre-shared keys of a device. */
+export const deviceKeyLimit = countedLimit(
+  'device',
+  `SELECT FROM api_keys WHERE tenant_id = $1 AND device_id = $2 AND credential_type <> 'certificate'`,
+  50,
+  'keys that have not ended',
+);
+
+/** Deletes a device's keys that have ended, before it gets another one: its last key tells that it had any. */
+export async function deleteEndedDeviceKeys(
+  tx: Transaction,
+  { tenantId, deviceId }: { readonly tenantId: string; readonly deviceId: string },
+): Promise<void> {
+  await tx.query(
+    `DELETE FROM api_keys WHERE tenant_id = $1 AND device_id = $2 AND credential_type <> 'certificate'
+       AND least(revoked_at, expires_at) <= now()`,
+    [tenantId, deviceId],
+  );
 }
 
 /** Creates a key for each of the devices, as mintDeviceKey does, and returns the raw keys in the same order. */

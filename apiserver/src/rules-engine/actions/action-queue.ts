@@ -29,8 +29,11 @@ export interface ClaimedAction {
   readonly attempts: number;
 }
 
-/** Actions of one tenant that may wait; rules that would add more only count and raise alarms. */
-const maxWaiting = 10_000;
+/** Actions of one tenant that may wait, and their bytes; rules that would add more only count and raise alarms. */
+const maxWaiting = { number: 10_000, bytes: 64 * 1024 * 1024 };
+
+/** Dead actions of one tenant that are kept. */
+const maxDead = 1000;
 
 /** A claim not settled by then is void: its process has died. */
 const claimSeconds = 30;
@@ -44,12 +47,14 @@ export async function enqueueActions(
   actions: readonly NewAction[],
 ): Promise<readonly NewAction[]> {
   if (actions.length === 0) return [];
-  const { rows } = await tx.query<{ waiting: number }>(
-    `SELECT count(*)::int4 AS waiting FROM (
-       SELECT FROM rule_actions WHERE tenant_id = $1 AND dead_at IS NULL LIMIT ${maxWaiting}) AS w`,
+  const { rows } = await tx.query<{ waiting: number; bytes: number }>(
+    `SELECT count(*)::int4 AS waiting, coalesce(sum(bytes), 0)::float8 AS bytes FROM (
+       SELECT bytes FROM rule_actions WHERE tenant_id = $1 AND dead_at IS NULL LIMIT ${maxWaiting.number}) AS w`,
     [tenantId],
   );
-  const kept = actions.slice(0, maxWaiting - rows[0]!.waiting);
+  // What a batch adds is limited too (evaluation/evaluate-batch.ts).
+  const kept = rows[0]!.bytes < maxWaiting.bytes ? actions.slice(0, maxWaiting.number - rows[0]!.waiting) : [];
+  if (kept.length === 0) return actions;
   await tx.query(
     `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event)
      SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::jsonb[], $6::text[])`,
@@ -100,7 +105,10 @@ export async function completeAction(tx: Transaction, tenantId: string, claim: C
   ]);
 }
 
-/** Plans the next attempt of an action that failed, or gives it up. The rule shows the error. */
+/**
+ * Plans the next attempt of an action that failed, or gives it up; then the oldest dead ones beyond those kept are
+ * deleted. The rule shows the error.
+ */
 export async function failAction(
   tx: Transaction,
   tenantId: string,
@@ -121,6 +129,13 @@ export async function failAction(
       claim.rule_id,
       isDead ? `${error}; given up after ${claim.attempts} attempts` : error,
     ),
+    isDead &&
+      tx.query(
+        `DELETE FROM rule_actions WHERE ctid = ANY(ARRAY(
+           SELECT ctid FROM rule_actions WHERE tenant_id = $1 AND dead_at IS NOT NULL
+           ORDER BY dead_at DESC OFFSET ${maxDead} LIMIT 100))`,
+        [tenantId],
+      ),
   ]);
 }
 

@@ -1,11 +1,13 @@
 // Takes queued actions: calls webhooks and sends commands, at least once, with retries. Any number of processes share the
 // queue.
 import { isReservedMethod } from '../../device-link/commands/command-method.ts';
-import { enqueueCommand } from '../../device-link/commands/commands.ts';
+import { commandLimit, enqueueCommand } from '../../device-link/commands/commands.ts';
 import { findDevice } from '../../device-registry/devices/devices.ts';
 import { FairWorker } from '../../platform/background/fair-worker.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { checkRoom } from '../../platform/database/number-limits.ts';
+import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, readGauge, type Registry } from '../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
@@ -94,8 +96,8 @@ export class ActionWorker {
     } catch (error) {
       // When the process stops or the database is away, the claim runs out and the action is taken again.
       if (signal.aborted) return;
-      const isExpected = error instanceof WebhookError || error instanceof FinalError;
-      const message = isExpected ? error.message : 'internal error';
+      const isExpected = [WebhookError, FinalError, KelletError].some((kind) => error instanceof kind);
+      const message = isExpected ? (error as Error).message : 'internal error';
       const isDead = error instanceof FinalError || attempts >= maxAttempts;
       const ids = { tenantId, ruleId, actionId, deviceId: claim.device_id, attempts };
       logger[isExpected ? 'info' : 'warn'](
@@ -126,6 +128,7 @@ export class ActionWorker {
         ...{ tenantId, deviceId, method: action.method, params: action.params },
         ...{ persistent: false, expiresInSeconds: commandSeconds, idempotencyKey: `rule-action/${claim.action_id}` },
       });
+      await checkRoom(tx, [tenantId, deviceId], commandLimit, 1);
       return true;
     });
     if (!isSent) throw new FinalError('the device is deleted');

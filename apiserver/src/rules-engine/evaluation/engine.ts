@@ -19,7 +19,7 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, Histogram, readGauge, type Registry } from '../../platform/observability/metrics.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { enqueueActions, type NewAction, reportActionError } from '../actions/action-queue.ts';
-import { purgeDeletedRule } from '../rules/rule-store.ts';
+import { actionsOfRules, purgeDeletedRule, type StoredAction } from '../rules/rule-store.ts';
 import { CompiledRules } from './compiled-rules.ts';
 import { type BatchOutput, evaluateBatch, type Firing } from './evaluate-batch.ts';
 import {
@@ -182,9 +182,12 @@ export class RuleEngine {
     await announceAlarms(tx, tenantId, 'raised', asRaised, clock);
     const cleared = [...news, ...changed].filter(({ cleared_at }) => cleared_at !== null);
     await announceAlarms(tx, tenantId, 'cleared', cleared, clock);
-    const actions = output.firings
-      .filter(({ alarm }) => existing.has(alarm.alarm_id))
-      .flatMap((firing) => actionsOf(tenantId, firing, clock));
+    const firings = output.firings.filter(({ alarm }) => existing.has(alarm.alarm_id));
+    const ruleIds = [...new Set(firings.map(({ rule }) => rule.row.rule_id))];
+    const stored = ruleIds.length === 0 ? undefined : await actionsOfRules(tx, tenantId, ruleIds);
+    const actions = firings.flatMap((firing) =>
+      newActions(tenantId, firing, stored?.get(firing.rule.row.rule_id) ?? [], clock),
+    );
     const dropped = await enqueueActions(tx, tenantId, actions);
     const muted = new Set([...output.muted, ...dropped.map(({ ruleId }) => ruleId)]);
     if (muted.size === 0) return;
@@ -193,7 +196,12 @@ export class RuleEngine {
   }
 }
 
-function actionsOf(tenantId: string, { rule, alarm }: Firing, clock: Clock): NewAction[] {
+function newActions(
+  tenantId: string,
+  { rule, alarm }: Firing,
+  actions: readonly StoredAction[],
+  clock: Clock,
+): NewAction[] {
   const facts = {
     type: alarmSubject('raised', tenantId, alarm.alarm_id),
     subject: `alarms/${alarm.alarm_id}`,
@@ -201,7 +209,7 @@ function actionsOf(tenantId: string, { rule, alarm }: Firing, clock: Clock): New
     at: clock.now(),
   };
   const data = alarmJson(alarm);
-  return rule.row.actions.map((action) => {
+  return actions.map((action) => {
     const actionId = newId();
     return {
       ...{ actionId, ruleId: rule.row.rule_id, deviceId: alarm.device_id, action },

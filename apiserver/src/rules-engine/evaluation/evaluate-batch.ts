@@ -42,6 +42,8 @@ export interface BatchOutput {
   readonly raised: AlarmRow[];
   readonly changed: AlarmChange[];
   readonly firings: Firing[];
+  /** The bytes of their actions, about. */
+  actionBytes: number;
   /** Rules with matches whose actions are left out because there are too many. */
   readonly muted: Set<string>;
   readonly reports: RuleReport[];
@@ -57,8 +59,12 @@ interface WorkingAlarm {
   added: number;
 }
 
-/** Matches of a batch that lead to actions: bounds the memory that they take. */
+/** Matches of a batch that lead to actions, and the bytes of these actions: bounds the memory that they take. */
 const maxFirings = 2000;
+const maxActionBytes = 32 * 1024 * 1024;
+
+/** The bytes of an action's event besides the details of the alarm, at most. */
+const eventBytes = 1024;
 const maxDetailsBytes = 8192;
 const nanosecondsPerMillisecond = 1_000_000n;
 
@@ -66,6 +72,7 @@ const nanosecondsPerMillisecond = 1_000_000n;
 export async function evaluateBatch(input: BatchInput, turns: Pick<Turns, 'next' | 'isOver'>): Promise<BatchOutput> {
   const output: BatchOutput = {
     ...{ lastPoints: [], states: [], raised: [], changed: [], firings: [], reports: [], left: [] },
+    actionBytes: 0,
     muted: new Set(),
     counts: { matched: 0, unmatched: 0, failed: 0 },
   };
@@ -197,11 +204,18 @@ class DeviceEvaluation {
       this.open.delete(ruleId);
       this.settle({ ...alarm!, row: { ...alarm!.row, status: 'cleared', cleared_at: new Date(this.input.now) } });
     }
-    if (decision.acts && rule.row.actions.length > 0) {
-      if (this.output.firings.length < maxFirings)
-        this.output.firings.push({ rule, alarm: this.open.get(ruleId)!.row });
-      else this.output.muted.add(ruleId);
+    if (decision.acts && rule.row.action_count > 0) this.fire(rule, this.open.get(ruleId)!.row);
+  }
+
+  private fire(rule: CompiledRule, alarm: AlarmRow): void {
+    const { rule_id: ruleId, action_count: count, action_bytes: bytes } = rule.row;
+    const actionBytes = bytes + count * (JSON.stringify(alarm.details).length + eventBytes);
+    if (this.output.firings.length === maxFirings || this.output.actionBytes + actionBytes > maxActionBytes) {
+      this.output.muted.add(ruleId);
+      return;
     }
+    this.output.firings.push({ rule, alarm });
+    this.output.actionBytes += actionBytes;
   }
 
   private raise({ row }: CompiledRule, at: Date, time: bigint, payload: StoredPayload): WorkingAlarm {

@@ -30,7 +30,11 @@ export class Turns {
   /** Counts an evaluation. Returns a promise that must be awaited before the next one if a turn is over. */
   next(): Promise<void> | undefined {
     this.evaluations += 1;
-    if (this.evaluations % evaluationsPerLook !== 0) return undefined;
+    return this.evaluations % evaluationsPerLook === 0 ? this.look() : undefined;
+  }
+
+  /** As next, for work that takes as long as many evaluations. */
+  look(): Promise<void> | undefined {
     const elapsed = this.now() - this.began;
     return this.evaluations < evaluationsPerTurn && elapsed < turnMilliseconds ? undefined : this.pause(elapsed);
   }

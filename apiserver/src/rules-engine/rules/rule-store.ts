@@ -2,6 +2,7 @@
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { AlarmSeverity } from '../../device-registry/alarms/alarm-store.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { checkRoom, countedLimit } from '../../platform/database/number-limits.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { alreadyExists, notFound, resourceExhausted, sqlState } from '../../platform/errors.ts';
 
@@ -35,6 +36,15 @@ export interface RuleRow extends RuleDefinition {
   readonly last_error: string;
 }
 
+/** What evaluations need of an enabled rule. Its actions are read when they are to be taken: they can be large. */
+export interface EvaluatedRule extends Omit<RuleDefinition, 'actions' | 'enabled'> {
+  readonly rule_id: string;
+  readonly version: number;
+  readonly action_count: number;
+  /** The size of the actions as JSON. */
+  readonly action_bytes: number;
+}
+
 type Row = RuleRow & Record<string, unknown>;
 
 const columns = `r.rule_id, name, expression, profile_id, device_group_id, severity, alarm_type,
@@ -44,6 +54,15 @@ const reportedRules = 'rules r LEFT JOIN rule_reports p USING (tenant_id, rule_i
 
 /** Greatest number of rules of a tenant: every one may be evaluated for every point. */
 const maxRules = 1000;
+const ruleLimit = countedLimit(
+  'tenant',
+  'SELECT FROM rules WHERE tenant_id = $1 AND deleted_at IS NULL',
+  maxRules,
+  'rules',
+);
+
+/** Greatest size of the expressions of all rules of a tenant, in bytes: compiled they take about seventy times as much. */
+const maxExpressionBytes = 512 * 1024;
 
 /**
  * Announces that the tenant's rules change in this transaction, and serialises such transactions. The first statement
@@ -98,13 +117,27 @@ export async function listRules(
 }
 
 /** Returns the tenant's enabled rules. */
-export async function enabledRules(tx: Transaction, tenantId: string): Promise<RuleRow[]> {
-  const { rows } = await tx.query<Row>(
-    `SELECT ${columns} FROM ${reportedRules} WHERE r.tenant_id = $1 AND enabled AND deleted_at IS NULL
-     ORDER BY r.rule_id LIMIT $2`,
+export async function enabledRules(tx: Transaction, tenantId: string): Promise<EvaluatedRule[]> {
+  const { rows } = await tx.query<EvaluatedRule & Record<string, unknown>>(
+    `SELECT rule_id, name, expression, profile_id, device_group_id, severity, alarm_type, clear_expression, for_seconds,
+       cooldown_seconds, version, jsonb_array_length(actions) AS action_count, action_bytes
+     FROM rules WHERE tenant_id = $1 AND enabled AND deleted_at IS NULL ORDER BY rule_id LIMIT $2`,
     [tenantId, maxRules],
   );
   return rows;
+}
+
+/** Returns the actions of rules, by rule. */
+export async function actionsOfRules(
+  tx: Transaction,
+  tenantId: string,
+  ruleIds: readonly string[],
+): Promise<ReadonlyMap<string, readonly StoredAction[]>> {
+  const { rows } = await tx.query<Pick<RuleRow, 'rule_id' | 'actions'> & Record<string, unknown>>(
+    'SELECT rule_id, actions FROM rules WHERE tenant_id = $1 AND rule_id = ANY($2::uuid[])',
+    [tenantId, ruleIds],
+  );
+  return new Map(rows.map((row) => [row.rule_id, row.actions]));
 }
 
 /** Inserts a rule. Throws ALREADY_EXISTS for a taken name and RESOURCE_EXHAUSTED when the tenant has too many. */
@@ -115,11 +148,7 @@ export async function insertRule(
   definition: RuleDefinition,
 ): Promise<RuleRow> {
   await raiseRevision(tx, tenantId);
-  const { rows } = await tx.query<{ count: number }>(
-    'SELECT count(*)::int4 AS count FROM rules WHERE tenant_id = $1 AND deleted_at IS NULL',
-    [tenantId],
-  );
-  if (rows[0]!.count >= maxRules) throw resourceExhausted(`a tenant has at most ${maxRules} rules`);
+  await checkRoom(tx, [tenantId], ruleLimit);
   const values = columnsOf(definition);
   const names = Object.keys(values);
   await refuseTakenName(
@@ -130,10 +159,22 @@ export async function insertRule(
       [tenantId, ruleId, ...Object.values(values)],
     ),
   );
+  await checkExpressionBytes(tx, tenantId);
   return getRule(tx, tenantId, ruleId);
 }
 
-/** Replaces the definition of a rule. Throws ALREADY_EXISTS for a taken name. */
+/** Throws RESOURCE_EXHAUSTED if the expressions of the tenant's rules are too long together. */
+async function checkExpressionBytes(tx: Transaction, tenantId: string): Promise<void> {
+  const { rows } = await tx.query<{ bytes: number }>(
+    `SELECT sum(octet_length(expression) + octet_length(clear_expression))::int4 AS bytes FROM rules
+     WHERE tenant_id = $1 AND deleted_at IS NULL`,
+    [tenantId],
+  );
+  if (rows[0]!.bytes <= maxExpressionBytes) return;
+  throw resourceExhausted(`the expressions of the rules of a tenant have at most ${maxExpressionBytes} bytes together`);
+}
+
+/** Replaces the definition of a rule. Throws ALREADY_EXISTS for a taken name, and RESOURCE_EXHAUSTED. */
 export async function updateRule(
   tx: Transaction,
   tenantId: string,
@@ -150,6 +191,8 @@ export async function updateRule(
       [tenantId, before.rule_id, isEvaluatedAlike(before, definition) ? 0 : 1, ...Object.values(values)],
     ),
   );
+  const bytesOf = (rule: RuleDefinition) => Buffer.byteLength(rule.expression + rule.clear_expression);
+  if (bytesOf(definition) > bytesOf(before)) await checkExpressionBytes(tx, tenantId);
   return getRule(tx, tenantId, before.rule_id);
 }
 

@@ -1,0 +1,8 @@
+-- What actions of rules take: a batch of an evaluation, their queue and the dead ones of a tenant are limited by it.
+
+ALTER TABLE rules ADD COLUMN action_bytes int4 NOT NULL GENERATED ALWAYS AS (octet_length(actions::text)) STORED;
+ALTER TABLE rule_actions
+  ADD COLUMN bytes int4 NOT NULL GENERATED ALWAYS AS (octet_length(action::text) + octet_length(event)) STORED;
+
+-- Finds the dead actions of a tenant that are beyond those kept.
+CREATE INDEX rule_actions_dead_of_tenant ON rule_actions (tenant_id, dead_at) WHERE dead_at IS NOT NULL;

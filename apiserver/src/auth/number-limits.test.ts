@@ -1,0 +1,87 @@
+// How many users and keys a tenant or a device may have, and what is deleted of those that have ended.
+import { expect } from 'chai';
+import { newId } from '../platform/ids.ts';
+import { outcomeOf, refusal } from '../platform/testing/refusals.ts';
+import { deleteEndedKeys } from './api-keys/api-keys.ts';
+import { DeviceCredentials } from './device-credentials/device-credentials.ts';
+import { mintDeviceKey } from './device-credentials/device-keys.ts';
+import { method, TestAuth } from './testing/test-auth.ts';
+
+describe('the number of users and keys', function () {
+  this.timeout(60_000);
+  const at = TestAuth.define();
+  const query = async <Row extends Record<string, unknown>>(text: string, values: readonly unknown[] = []) =>
+    (await at.test.database.system((tx) => tx.query<Row>(text, values))).rows;
+  const count = async (condition: string, values: readonly unknown[] = []) =>
+    (await query<{ number: number }>(`SELECT count(*)::int4 AS number FROM api_keys WHERE ${condition}`, values))[0]!
+      .number;
+  /** Adds keys of service accounts that ended so many hours ago; 0: that are in force. */
+  const addKeys = (number: number, endedHours: number) =>
+    query(
+      `INSERT INTO api_keys (key_id, tenant_id, name, key_hash, prefix, last4, revoked_at)
+       SELECT gen_random_uuid(), 'acme', '', sha256(gen_random_uuid()::text::bytea), 'p', 'l',
+         CASE WHEN $2 > 0 THEN now() - $2 * interval '1 hour' END FROM generate_series(1, $1::int4)`,
+      [number, endedHours],
+    );
+
+  it('of users has a maximum, and a user who is deleted makes room', async () => {
+    await at.makeUser();
+    await query(
+      `UPDATE kept_sums SET amount = amount + 100000 - kept_sum('acme', 'users', owner_id) - 1
+       WHERE (tenant_id, kind) = ('acme', 'users') AND part = (
+         SELECT min(part) FROM kept_sums WHERE (tenant_id, kind) = ('acme', 'users'))`,
+    );
+    const outcomes = await Promise.all(Array.from({ length: 4 }, () => outcomeOf(at.makeUser())));
+    expect(outcomes.toSorted()).to.deep.equal(['OK', ...Array<string>(3).fill('RESOURCE_EXHAUSTED')]);
+    expect((await refusal(at.makeUser())).message).to.equal('a tenant has at most 100000 users');
+    await at.makeUser('viewer', 'other');
+    await query(`DELETE FROM users WHERE user_id = (SELECT user_id FROM users WHERE tenant_id = 'acme' LIMIT 1)`);
+    expect(await outcomeOf(at.makeUser())).to.equal('OK');
+    await query(`DELETE FROM users WHERE tenant_id = 'acme'`);
+    await query(`DELETE FROM kept_sums WHERE tenant_id = 'acme'`);
+  });
+
+  it('of service accounts’ keys has a maximum, which those that ended long ago do not count towards', async () => {
+    const { caller } = await at.signedIn();
+    const make = () =>
+      at.call(method.createApiKey, { name: 'k', scopes: ['devices:read'] }, caller, { tenantId: 'acme' });
+    await addKeys(5000, 0);
+    await addKeys(3000, 2);
+    await addKeys(2000, 48);
+    const { code, message } = await refusal(make());
+    expect({ code, message }).to.deep.equal({
+      code: 'RESOURCE_EXHAUSTED',
+      message: 'a tenant has at most 10000 API keys, including those that ended within a day',
+    });
+    const sweep = (limit: number) =>
+      at.test.database.system((tx) => deleteEndedKeys(tx, new Date(Date.now() - 86_400_000), limit));
+    expect([await sweep(1500), await sweep(1500), await sweep(1500)]).to.deep.equal([1500, 500, 0]);
+    expect(await count(`tenant_id = 'acme' AND device_id IS NULL`)).to.equal(8000);
+    expect(await outcomeOf(make())).to.equal('OK');
+  });
+
+  it('of a device’s keys is bounded, and those that have ended are deleted with a rotation', async () => {
+    const { database } = at.test;
+    const settings = { controlSecret: 'c'.repeat(32), previousControlSecret: '', deviceCertificateDays: 30 };
+    const credentials = new DeviceCredentials(settings, at.clock);
+    const holder = { tenantId: 'acme', deviceId: newId() };
+    const rotate = (graceSeconds: number) =>
+      database.tenant('acme', (tx) => credentials.rotate(tx, holder, { type: 'api_key' }, graceSeconds));
+    const held = () => count('device_id = $1', [holder.deviceId]);
+    await database.tenant('acme', (tx) => mintDeviceKey(tx, 'acme', holder.deviceId));
+    for (let rotation = 0; rotation < 3; rotation += 1) await rotate(0);
+    // The one that this rotation has ended, and the new one.
+    expect(await held()).to.equal(2);
+    for (let rotation = 0; rotation < 49; rotation += 1) await rotate(3600);
+    const { code, message } = await refusal(rotate(3600));
+    expect({ code, message }).to.deep.equal({
+      code: 'RESOURCE_EXHAUSTED',
+      message: 'a device has at most 50 keys that have not ended',
+    });
+    await query(`UPDATE api_keys SET expires_at = now() WHERE device_id = $1 AND expires_at IS NOT NULL`, [
+      holder.deviceId,
+    ]);
+    expect((await rotate(0)).apiKey).to.match(/^sk_live_/);
+    expect(await held()).to.equal(2);
+  });
+});
