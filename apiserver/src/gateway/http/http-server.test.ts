@@ -1,4 +1,5 @@
 import { once } from 'node:events';
+import type { IncomingMessage } from 'node:http';
 import { type AddressInfo, connect, type Socket } from 'node:net';
 import { expect } from 'chai';
 import { codes, toKelletError } from '../../platform/errors.ts';
@@ -181,6 +182,18 @@ describe('HTTP server', () => {
     const { port } = await begin({ pipelined: 10 });
     const { ended } = speak(port, get('/wait').repeat(20));
     expect(await ended).to.equal('');
+  });
+
+  it('takes no stack traces for the requests of such a client, which would take longer than reading them', async () => {
+    const { port, server } = await begin({ pipelined: 10 });
+    const stacks: (string | undefined)[] = [];
+    server.on('request', (request: IncomingMessage) => {
+      request.on('error', ({ stack }) => stacks.push(stack));
+    });
+    await speak(port, get('/wait').repeat(200)).ended;
+    await eventually(() => stacks.length === 200);
+    expect(stacks.filter((stack) => stack?.includes('\n    at '))).to.deep.equal([]);
+    expect(Error.stackTraceLimit).to.be.above(0);
   });
 
   it('serves successive requests on one connection', async () => {

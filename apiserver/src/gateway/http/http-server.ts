@@ -59,6 +59,8 @@ interface Connection {
   lastRead: number;
   /** Whether reading is paused until some requests are done. */
   isPaused: boolean;
+  /** Whether the client has sent too many requests at once: the connection is being closed. */
+  isCrowded: boolean;
   /** Whether the client has sent something other than HTTP: nothing more is read. */
   isBroken: boolean;
   /** Sent after the pending responses. */
@@ -227,6 +229,7 @@ export class HttpServer extends Server {
       lastAt: 0,
       lastRead: 0,
       isPaused: false,
+      isCrowded: false,
       isBroken: false,
       refusal: undefined,
       written: 0,
@@ -253,7 +256,7 @@ export class HttpServer extends Server {
   private receive(request: IncomingMessage, response: ServerResponse): void {
     const { socket } = request;
     const connection = this.open.get(socket);
-    if (!connection) return;
+    if (!connection || connection.isCrowded) return;
     const { last } = connection;
     if (this.isDraining) {
       if (connection.outstanding > 0 && last) {
@@ -268,7 +271,10 @@ export class HttpServer extends Server {
     connection.lastRead = socket.bytesRead;
     connection.outstanding += 1;
     response.once('close', () => this.onResponseClosed(request, socket, connection));
-    if (connection.outstanding > this.limits.pipelined) return void socket.destroy();
+    if (connection.outstanding > this.limits.pipelined) {
+      connection.isCrowded = true;
+      return destroyCrowded(socket);
+    }
     if (connection.outstanding > this.limits.readAhead) {
       connection.isPaused = true;
       pauseRequests(socket);
@@ -417,6 +423,18 @@ function resumeRequests(socket: RequestSocket): void {
   socket._paused = false;
   socket.parser?.resume();
   socket.resume();
+}
+
+/**
+ * Destroys a connection with many requests. Node makes an error for each of them, some thousand, whose stack traces take several
+ * times as long as everything else.
+ */
+function destroyCrowded(socket: Socket): void {
+  const { stackTraceLimit } = Error;
+  // Node's own listener comes between these.
+  socket.prependOnceListener('close', () => (Error.stackTraceLimit = 0));
+  socket.once('close', () => (Error.stackTraceLimit = stackTraceLimit));
+  socket.destroy();
 }
 
 /** The reader may have stopped in the middle of the body; without `readable` listeners Node resumes reading. */
