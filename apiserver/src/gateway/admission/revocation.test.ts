@@ -1,7 +1,7 @@
 // Revoking credentials that gateways have cached, with the real auth service behind two gateways.
 import { once } from 'node:events';
 import { type IncomingMessage, request as httpRequest } from 'node:http';
-import { connect as connectHttp2 } from 'node:http2';
+import { connect as connectHttp2, type IncomingHttpHeaders } from 'node:http2';
 import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
@@ -209,7 +209,7 @@ describe('a credential', () => {
       stream.write(message.subarray(0, 5));
       let outcome: unknown;
       stream.on('response', (headers) => (outcome = headers['grpc-status'] ?? outcome));
-      stream.on('trailers', (trailers) => (outcome = trailers['grpc-status'] ?? outcome));
+      stream.on('trailers', (trailers: IncomingHttpHeaders) => (outcome = trailers['grpc-status'] ?? outcome));
       return async () => {
         stream.end(message.subarray(5)).resume();
         await once(stream, 'close');
