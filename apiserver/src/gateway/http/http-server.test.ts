@@ -196,6 +196,29 @@ describe('HTTP server', () => {
     expect(Error.stackTraceLimit).to.be.above(0);
   });
 
+  it('reads no body of very many small pieces, however many arrive at once', async () => {
+    const { port, server, release } = await begin();
+    let [pieces, bytes] = [0, 0];
+    server.on('request', (request: IncomingMessage) => {
+      request.on('data', (piece: Buffer) => {
+        pieces += 1;
+        bytes += piece.length;
+      });
+      request.once('end', release);
+    });
+    const post = (piece: string, count: number) => {
+      const chunk = `${piece.length.toString(16)}\r\n${piece}\r\n`;
+      return `POST /wait HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n${chunk.repeat(count)}0\r\n\r\n`;
+    };
+    expect(await speak(port, post('x', 10_000)).ended).to.equal('');
+    expect(pieces).to.be.within(2000, 2050);
+    [pieces, bytes] = [0, 0];
+    const { until, socket } = speak(port, post('x', 1900) + post('x'.repeat(64), 5000));
+    await until('waited');
+    await eventually(() => bytes === 1900 + 64 * 5000);
+    socket.destroy();
+  });
+
   it('serves successive requests on one connection', async () => {
     const { port } = await begin();
     const { socket, until, ended } = speak(port, get('/first'));

@@ -47,6 +47,13 @@ const defaultHttpLimits: HttpLimits = {
   pipelined: 1000,
 };
 
+/**
+ * Pieces that a chunked body may have beside one for each so many bytes: a piece costs 16 µs however small it is, and ten thousand
+ * are read at once.
+ */
+const smallPieces = 2000;
+const bytesOfPiece = 64;
+
 /** An HTTP connection. */
 interface Connection {
   /** Requests without a complete response. */
@@ -266,6 +273,7 @@ export class HttpServer extends Server {
       }
       response.setHeader('connection', 'close');
     }
+    if (request.headers['transfer-encoding'] !== undefined) limitPieces(request);
     connection.last = response;
     connection.lastAt = performance.now();
     connection.lastRead = socket.bytesRead;
@@ -273,7 +281,7 @@ export class HttpServer extends Server {
     response.once('close', () => this.onResponseClosed(request, socket, connection));
     if (connection.outstanding > this.limits.pipelined) {
       connection.isCrowded = true;
-      return destroyCrowded(socket);
+      return cutOff(socket);
     }
     if (connection.outstanding > this.limits.readAhead) {
       connection.isPaused = true;
@@ -409,7 +417,7 @@ export function endConnection(
 }
 
 /** A socket with the fields by which Node's HTTP server pauses clients that do not read. */
-type RequestSocket = Socket & { _paused?: boolean; parser?: { resume(): void } | null };
+type RequestSocket = Socket & { _paused?: boolean; parser?: { pause(): void; resume(): void } | null };
 
 /**
  * Stops reading requests from a connection. Needs the mark, because the end of each request resumes reading otherwise.
@@ -426,15 +434,35 @@ function resumeRequests(socket: RequestSocket): void {
 }
 
 /**
- * Destroys a connection with many requests. Node makes an error for each of them, some thousand, whose stack traces take several
- * times as long as everything else.
+ * Destroys a connection without parsing what else has been read of it. Node makes an error for each of its requests, of which there
+ * may be a thousand: their stack traces would take several times as long as everything else.
  */
-function destroyCrowded(socket: Socket): void {
+function cutOff(socket: RequestSocket): void {
+  if (socket.destroyed) return;
   const { stackTraceLimit } = Error;
   // Node's own listener comes between these.
   socket.prependOnceListener('close', () => (Error.stackTraceLimit = 0));
   socket.once('close', () => (Error.stackTraceLimit = stackTraceLimit));
+  socket.parser?.pause();
   socket.destroy();
+}
+
+/** Ends the connection of a chunked body with too many small pieces, which Node copies one by one. */
+function limitPieces(request: IncomingMessage): void {
+  let pieces = 0;
+  let bytes = 0;
+  const push = request.push.bind(request);
+  request.push = (piece: Uint8Array | null, ...more) => {
+    if (piece !== null) {
+      pieces += 1;
+      bytes += piece.length;
+      if (pieces > smallPieces + bytes / bytesOfPiece) {
+        cutOff(request.socket);
+        return false;
+      }
+    }
+    return push(piece, ...more);
+  };
 }
 
 /** The reader may have stopped in the middle of the body; without `readable` listeners Node resumes reading. */
