@@ -2,6 +2,7 @@
 // continues until the parent disconnects.
 import { connect as connectHttp2 } from 'node:http2';
 import { connect, type Socket } from 'node:net';
+import { http2Frame, http2Headers, http2Preface } from '../gateway/testing/test-http2.ts';
 
 /** What the clients do. */
 export interface Attack {
@@ -66,32 +67,12 @@ function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): 
   for (let index = 0; index < connections; index += 1) open();
 }
 
-/** A frame of HTTP/2. */
-function http2Frame(type: number, flags: number, stream: number, payload: Buffer): Buffer {
-  const head = Buffer.alloc(9);
-  head.writeUIntBE(payload.length, 0, 3);
-  head[3] = type;
-  head[4] = flags;
-  head.writeUInt32BE(stream, 5);
-  return Buffer.concat([head, payload]);
-}
-
 /** Opens HTTP/2 connections that begin calls as fast as they can, however many the server allows at a time. */
 function beginCalls({ port, connections, request, message = '' }: Attack): void {
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
-  // Literal fields of HPACK, without indexing.
-  const text = (value: string): Buffer => Buffer.concat([Buffer.from([value.length]), Buffer.from(value)]);
-  const fields = [
-    [':method', 'POST'],
-    [':scheme', 'http'],
-    [':path', request],
-    [':authority', 'a'],
-    ['content-type', 'application/grpc'],
-    ['te', 'trailers'],
-    ['x-api-key', message],
-  ] as const;
-  const headers = Buffer.concat(fields.flatMap(([name, value]) => [Buffer.from([0]), text(name), text(value)]));
+  const fields = { ':method': 'POST', ':scheme': 'http', ':path': request, ':authority': 'a', te: 'trailers' };
+  const headers = http2Headers({ ...fields, 'content-type': 'application/grpc', 'x-api-key': message });
   const open = (): void => {
     const socket = connect(port, '127.0.0.1');
     let isOpen = true;
@@ -102,9 +83,7 @@ function beginCalls({ port, connections, request, message = '' }: Attack): void 
       closed += 1;
       setTimeout(open, 100);
     });
-    socket.write(
-      Buffer.concat([Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), http2Frame(4, 0, 0, Buffer.alloc(0))]),
-    );
+    socket.write(http2Preface);
     let stream = 1;
     const send = (): void => {
       if (!isOpen) return;

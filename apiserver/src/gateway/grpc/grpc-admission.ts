@@ -23,7 +23,7 @@ import type { AddressOf } from '../admission/client-address.ts';
 import type { ProofOf } from '../admission/connection-proof.ts';
 import { timeoutForm } from '../http/deadline.ts';
 import { namespaceHeader } from '../http/metadata.ts';
-import { type BodyMemory, probeMessageBytes, strangerBodyBytes } from '../memory/body-memory.ts';
+import { type BodyMemory, isShredded, probeMessageBytes, strangerBodyBytes } from '../memory/body-memory.ts';
 import type { Hold } from '../memory/memory-budget.ts';
 import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
@@ -212,6 +212,7 @@ export class GrpcAdmission {
           // Calls cancelled in the meantime stop here.
           () => {
             isAdmitted = true;
+            if (!requestStream) limitPieces(call);
             if (isOpen) hold = this.holdMessage(call, opened);
             else {
               allowMoreCalls(call);
@@ -343,6 +344,17 @@ const isTruncated = ({ decoder }: WireCall): boolean => decoder !== undefined &&
 function discardRequest({ stream }: WireCall): void {
   stream?.removeAllListeners('data').resume();
   setTimeout(() => stream?.destroy(), discardMilliseconds).unref();
+}
+
+/** Ends the connection of a request that comes in too many small pieces. */
+function limitPieces({ stream }: WireCall): void {
+  let pieces = 0;
+  let bytes = 0;
+  stream?.on('data', (piece: Buffer) => {
+    pieces += 1;
+    bytes += piece.length;
+    if (isShredded(pieces, bytes)) stream.session?.destroy();
+  });
 }
 
 /** Lets a connection on which a caller has been admitted have more calls at a time. */

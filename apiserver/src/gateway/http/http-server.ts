@@ -7,6 +7,7 @@ import type { Duplex } from 'node:stream';
 import { limitConnections } from '../../platform/addresses/limit-connections.ts';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
+import { isShredded } from '../memory/body-memory.ts';
 
 /** Limits for one client. Times are in milliseconds. */
 export interface HttpLimits {
@@ -46,13 +47,6 @@ const defaultHttpLimits: HttpLimits = {
   readAhead: 4,
   pipelined: 1000,
 };
-
-/**
- * Pieces that a chunked body may have beside one for each so many bytes: a piece costs 16 µs however small it is, and ten thousand
- * are read at once.
- */
-const smallPieces = 2000;
-const bytesOfPiece = 64;
 
 /** An HTTP connection. */
 interface Connection {
@@ -456,7 +450,7 @@ function limitPieces(request: IncomingMessage): void {
     if (piece !== null) {
       pieces += 1;
       bytes += piece.length;
-      if (pieces > smallPieces + bytes / bytesOfPiece) {
+      if (isShredded(pieces, bytes)) {
         cutOff(request.socket);
         return false;
       }
