@@ -441,6 +441,12 @@ function cutOff(socket: RequestSocket): void {
   socket.destroy();
 }
 
+/** Requests whose bodies may come in any pieces. */
+const inAnyPieces = new WeakSet<IncomingMessage>();
+
+/** Lets the body of an admitted request come in any pieces: a file whose lines are sent one by one, for example. */
+export const allowAnyPieces = (request: IncomingMessage): void => void inAnyPieces.add(request);
+
 /** Ends the connection of a chunked body with too many small pieces, which Node copies one by one. */
 function limitPieces(request: IncomingMessage): void {
   let pieces = 0;
@@ -450,7 +456,7 @@ function limitPieces(request: IncomingMessage): void {
     if (piece !== null) {
       pieces += 1;
       bytes += piece.length;
-      if (isShredded(pieces, bytes)) {
+      if (isShredded(pieces, bytes) && !inAnyPieces.has(request)) {
         cutOff(request.socket);
         return false;
       }

@@ -18,9 +18,9 @@ const probeBytes = 64 * 1024;
 
 /**
  * Reports whether a request comes in too many pieces: a piece costs 5 to 16 µs however small it is, and ten thousand are read of a
- * connection at once. 2,000 may be of any size, beside one for each 64 bytes.
+ * connection at once. 4,000 may be of any size, beside one for each 64 bytes.
  */
-export const isShredded = (pieces: number, bytes: number): boolean => pieces > 2000 + bytes / 64;
+export const isShredded = (pieces: number, bytes: number): boolean => pieces > 4000 + bytes / 64;
 
 /** Limits of a body. */
 export interface BodyBounds {
