@@ -349,7 +349,6 @@ export class Session {
     this.subscribed = subscribed;
   }
 
-  private readonly push: LiveListener = (deviceId, points) => {
-    for (const message of liveMessages(deviceId, points)) this.feed.push(deviceId, message);
-  };
+  private readonly push: LiveListener = (deviceId, points) =>
+    this.feed.pushAll(deviceId, liveMessages(deviceId, points));
 }
