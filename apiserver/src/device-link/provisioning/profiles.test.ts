@@ -7,32 +7,12 @@ import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts'
 import { filtersOf, selectDevices } from '../../device-registry/devices/device-selection.ts';
 import { createDeviceRegistry } from '../../device-registry/service.ts';
 import { startTestGateway } from '../../gateway/testing/test-gateway.ts';
-import type { Database, Transaction } from '../../platform/database/database.ts';
 import { namedId } from '../../platform/ids.ts';
+import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { RolloutMembership } from '../ota/rollouts/membership.ts';
 import { createProfileReader } from './profiles.ts';
 import { templatesOfGroup } from './template-store.ts';
-
-/** A database that counts the bytes of the rows that its reads return. */
-function counting(database: Database): { database: Database; bytes: () => number } {
-  let bytes = 0;
-  const count = (tx: Transaction): Transaction => ({
-    hint: (...args) => tx.hint(...args),
-    query: async <Row extends Record<string, unknown>>(text: string, values?: readonly unknown[]) => {
-      const result = await tx.query<Row>(text, values);
-      bytes += JSON.stringify(result.rows).length;
-      return result;
-    },
-  });
-  const counted = Object.assign(Object.create(database) as Database, {
-    read: <T>(tenantId: string, work: (tx: Transaction) => Promise<T>) =>
-      database.read(tenantId, (tx) => work(count(tx))),
-    tenant: <T>(tenantId: string, work: (tx: Transaction) => Promise<T>) =>
-      database.tenant(tenantId, (tx) => work(count(tx))),
-  });
-  return { database: counted, bytes: () => bytes };
-}
 
 describe('profiles with large schemas', () => {
   let test: TestDatabase;
@@ -62,7 +42,7 @@ describe('profiles with large schemas', () => {
   after(() => test?.drop());
 
   it('are found by their default tags without reading the schemas', async () => {
-    const { database, bytes } = counting(test.database);
+    const { database, bytes } = countBytesRead(test.database);
     const tags = ['site=north', 'place==3', 'site=', 'none=1'];
     const fields = {
       status: Device_Status.status_unspecified,
@@ -83,7 +63,7 @@ describe('profiles with large schemas', () => {
   });
 
   it('are found by their names without reading the schemas', async () => {
-    const { database, bytes } = counting(test.database);
+    const { database, bytes } = countBytesRead(test.database);
     const found = await database.read('acme', (tx) =>
       createProfileReader(database).idsByName(tx, 'acme', ['p7', 'none', 'p1']),
     );
@@ -95,7 +75,7 @@ describe('profiles with large schemas', () => {
   });
 
   it('are held and shown with their devices without reading the schemas', async () => {
-    const { database, bytes } = counting(test.database);
+    const { database, bytes } = countBytesRead(test.database);
     const profiles = createProfileReader(database);
     const asked = [idOf(0), idOf(1, 'other'), idOf(1)];
     const shown = await profiles.shown('acme', asked);
@@ -109,7 +89,7 @@ describe('profiles with large schemas', () => {
   });
 
   it('are not read by pages of devices, nor by imports that name them', async () => {
-    const { database, bytes } = counting(test.database);
+    const { database, bytes } = countBytesRead(test.database);
     const platform = testPlatform(database, new MovableClock());
     const usage = { ofGroup: templatesOfGroup, customerHasUsers };
     const devices = createDeviceRegistry(
