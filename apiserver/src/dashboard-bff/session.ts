@@ -175,6 +175,11 @@ export class Session {
     return this.points.deviceGroupIds?.some((groupId) => group === `${tenantId}/${groupId}`) ?? false;
   }
 
+  /** Whether the session watches a device by its own id. */
+  holds(deviceId: string): boolean {
+    return this.direct.has(deviceId);
+  }
+
   /** Stops watching those of the devices (undefined: all) that are no longer visible. */
   async reviewDevices(deviceIds?: readonly string[]): Promise<void> {
     const ids = deviceIds?.filter((id) => this.direct.has(id)) ?? [...this.direct];
