@@ -21,7 +21,7 @@ import { fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
 import { holdGroups, joinGroupsOf } from '../devices/group-members.ts';
 import { holdProfile } from '../devices/references.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
-import { lockMatching, type MatchingRow, matchingIds, writeProfiles, writeTags } from './bulk-store.ts';
+import { lockMatching, matchingIds, type MatchingRow, writeProfiles, writeTags } from './bulk-store.ts';
 
 /** Devices of one transaction. */
 const devicesPerTransaction = 500;

@@ -17,9 +17,9 @@ import { createProfileReader } from '../../device-link/provisioning/profiles.ts'
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { outcomeOf } from '../../platform/testing/refusals.ts';
-import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { addUpChanges } from '../devices/device-counts.ts';
 import { setVersions } from '../devices/devices.ts';
