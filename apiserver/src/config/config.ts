@@ -199,7 +199,8 @@ const settings = {
     type: 'integer',
     fallback: '209715200',
     minimum: 1_000_000,
-    help: 'memory of a process for what it knows of devices that send points, about 1,000 bytes for each',
+    maximum: 9_000_000_000,
+    help: 'memory of a process for what it knows of devices that send points, about 1,000 bytes for each, and two thirds of that for newest points that are not written yet',
   },
   drainDelaySeconds: {
     type: 'integer',

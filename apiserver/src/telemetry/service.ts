@@ -116,6 +116,8 @@ const gatherMilliseconds = 500;
 const resultMilliseconds = 5000;
 /** Interval between scans for audit logs with events to anchor. */
 const auditMilliseconds = 5000;
+/** What newest points that are not written may take of the memory for known devices. */
+const snapshotShare = 2 / 3;
 const sweepMilliseconds = 60_000;
 /** How often segments are looked for that should turn cold. */
 const coldMilliseconds = 30_000;
@@ -166,7 +168,9 @@ class Telemetry implements TelemetryModule {
     this.published = new PublishedTenants(platform.config.publishPoints, this.publication);
     this.batchSettings = new FollowedTenants(platform.database, platform.logger, batchSettings);
     const { database, logger, clock } = platform;
-    this.snapshots = new SnapshotStore(database, logger, clock, { ...snapshotDefaults, ...options.snapshots });
+    const snapshotBytes = snapshotShare * platform.config.deviceCacheBytes;
+    const snapshotOptions = { ...snapshotDefaults, maxBytes: snapshotBytes, ...options.snapshots };
+    this.snapshots = new SnapshotStore(database, logger, clock, snapshotOptions);
     this.usage = new Usage(database, logger);
     const { batchPoints, batchSeconds } = platform.config;
     const address = options.peers?.address ?? '';

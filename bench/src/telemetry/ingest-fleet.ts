@@ -9,6 +9,9 @@ import { IngestLoad } from './ingest-load.ts';
 
 /** Devices of each fleet; a million needs 2 GB of memory and minutes to prepare. */
 const fleets = (process.env['KELLET_BENCH_FLEETS'] ?? '1000,100000').split(',').map(Number);
+/** The default of the setting, and what a process needs for each device that it knows. */
+const leastCacheBytes = 209_715_200;
+const bytesOfDevice = 1600;
 const rounds = Number(process.env['KELLET_BENCH_ROUNDS'] ?? 3);
 
 /** The suite. */
@@ -19,7 +22,8 @@ export const ingestFleet: Suite = {
     try {
       const loads: IngestLoad[] = [];
       for (const devices of fleets) {
-        const environment = await startEnvironment(report, devices);
+        const settings = { KELLET_DEVICE_CACHE_BYTES: String(Math.max(leastCacheBytes, devices * bytesOfDevice)) };
+        const environment = await startEnvironment(report, devices, { settings });
         environments.push(environment);
         loads.push(await IngestLoad.open(environment));
       }

@@ -201,10 +201,17 @@ export function segmentsOfBefore({ devices, others }: Sizes): Filling {
 }
 
 /** Tables that `countFleet` fills. */
-export const countedTables = ['device_counts', 'profile_devices'] as const;
+export const countedTables = ['device_counts', 'profile_devices', 'kept_sums'] as const;
 
-/** Statements that count the devices, as triggers would have done. */
+/** Statements that count devices, and what has a maximum number or size, as triggers would have done. */
 export const countFleet = [
+  ...['alarms', 'assets', 'customers', 'device_groups', 'entity_views', 'users'].map(
+    (table) => `INSERT INTO kept_sums (tenant_id, kind, owner_id, amount)
+      SELECT tenant_id, '${table}', kellet_no_id(), count(*) FROM ${table} WHERE tenant_id IS NOT NULL GROUP BY tenant_id`,
+  ),
+  `INSERT INTO kept_sums (tenant_id, kind, owner_id, amount)
+   SELECT tenant_id, 'webhook_bytes', webhook_id, sum(bytes) FROM webhook_deliveries
+   WHERE bytes IS NOT NULL GROUP BY tenant_id, webhook_id`,
   `INSERT INTO device_counts (tenant_id, group_id, profile_id, status, firmware_version, devices)
    SELECT tenant_id, kellet_no_id(), coalesce(profile_id, kellet_no_id()), status, firmware_version, count(*)
    FROM devices WHERE deleted_at IS NULL GROUP BY 1, 2, 3, 4, 5

@@ -176,7 +176,7 @@ async function fillTables(client: pg.Client, sizes: Sizes, timed: Timed): Promis
       await insertRows(client, filling);
       await rebuildIndexes(client, 'table', filling.table);
     });
-  await timed('counts of devices', async () => {
+  await timed('numbers and sums', async () => {
     for (const statement of countFleet) await client.query(statement);
     for (const table of countedTables) await rebuildIndexes(client, 'table', table);
   });
