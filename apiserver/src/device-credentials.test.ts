@@ -352,6 +352,25 @@ describe('credentials of devices', function () {
     await eventually(async () => (await pending(renewed)).http === 401);
   });
 
+  it('are not renewed with a certificate that an operator has replaced, while its period of grace lasts', async () => {
+    const device = await certified();
+    const renew = async (by: Certified) =>
+      rest(by, 'POST', `devices/${device.deviceId}/credentials/renew`, { body: { csr: await csrOf(await newKeys()) } });
+    const keys = await newKeys();
+    const rotated = await operate('POST', `devices/${device.deviceId}/credentials/rotate`, {
+      csr: await csrOf(keys),
+      grace_seconds: 3600,
+    });
+    const second = { ...device, keys, certificate: rotated['certificate'] as string };
+    expect(await renew(device)).to.include({
+      http: 400,
+      message: 'an administrator has replaced this certificate: the new one can be renewed',
+    });
+    expect(await results(device)).to.deep.equal(accepted);
+    expect(await results(second)).to.deep.equal(accepted);
+    expect((await renew(second)).http).to.equal(200);
+  });
+
   it('end with their device, and with their authority', async () => {
     const deleted = await certified();
     expect(await results(deleted)).to.deep.equal(accepted);

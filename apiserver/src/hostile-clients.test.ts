@@ -116,7 +116,8 @@ describe('kellet-apiserver under attack', function () {
     const reports: AttackReport[] = [];
     const children = attacks.map((one, index) => {
       const child = fork(path.join(import.meta.dirname, 'testing/test-hostile-clients.ts'));
-      child.send({ ...one, port: one.kind === 'grpc' ? server.ports.grpcPort : server.ports.restPort });
+      const isGrpc = one.kind === 'grpc' || one.kind === 'begin calls';
+      child.send({ ...one, port: isGrpc ? server.ports.grpcPort : server.ports.restPort });
       child.on('message', (report) => (reports[index] = report as AttackReport));
       return child;
     });
@@ -145,9 +146,12 @@ describe('kellet-apiserver under attack', function () {
     };
   }
 
-  function expectHarmless({ grownMebibytes, latencies: [usual, attacked] }: Awaited<ReturnType<typeof attack>>): void {
-    // 64 for the attackers, and what the heap grows by before it is collected on a busy machine.
-    expect(grownMebibytes, 'mebibytes of resident memory').to.be.below(64 + 32);
+  /** `mebibytes` is what the attackers may take: by default 64, and what the heap grows by before it is collected on a busy machine. */
+  function expectHarmless(
+    { grownMebibytes, latencies: [usual, attacked] }: Awaited<ReturnType<typeof attack>>,
+    mebibytes = 64 + 32,
+  ): void {
+    expect(grownMebibytes, 'mebibytes of resident memory').to.be.below(mebibytes);
     // A server that works for the attackers keeps others waiting for seconds; other load on this machine, for less.
     expect(attacked, `milliseconds, without attack ${usual}`).to.be.below(usual * 4 + 200);
   }
@@ -241,6 +245,20 @@ describe('kellet-apiserver under attack', function () {
     );
     expectHarmless(seen);
     for (const { opened } of seen.reports) expect(opened).to.be.at.least(2);
+  });
+
+  it('refuses calls of strangers over gRPC without keeping others waiting, however fast they are begun', async () => {
+    const ingest = '/kellet.v1.TelemetryService/Ingest';
+    const seen = await attack(
+      [
+        { kind: 'begin calls', connections: 5, request: '/nowhere/Nothing' },
+        { kind: 'begin calls', connections: 5, request: ingest, message: 'sk_live_wrong' },
+      ],
+      post,
+    );
+    // Connections that exceed what they may are closed and replaced many times a second, each with its streams.
+    expectHarmless(seen, 256);
+    for (const { opened } of seen.reports) expect(opened).to.be.at.least(5);
   });
 
   it('disconnects a slow reader of /ws before it uses much memory', async () => {

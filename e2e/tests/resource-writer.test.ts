@@ -543,6 +543,21 @@ describe('custom resources written for REST callers', function () {
     expect(await refusalOf(made)).to.match(/^INVALID_ARGUMENT offline_after_seconds: /);
   });
 
+  it('keeps nothing of what the API server refuses, however often', async () => {
+    await applyAsAnother('taken', { type: 'git' });
+    const before = await intents();
+    const spec: DeviceProfileSpec = { offlineAfterSeconds: 0 };
+    for (const displayName of ['wrong', 'wrong', 'taken', 'taken']) {
+      const made = writer.create(
+        context,
+        { kind: 'DeviceProfile', displayName, spec: displayName === 'wrong' ? spec : {} },
+        idOf,
+      );
+      expect(await refusalOf(made)).to.match(/^(INVALID_ARGUMENT|ALREADY_EXISTS) /);
+    }
+    expect(await intents()).to.deep.equal(before);
+  });
+
   it('reverts a change that the data plane rejects', async () => {
     await call(profile.createProfile, { name: 'held' });
     const { profileId } = await call(profile.createProfile, { name: 'holder' });

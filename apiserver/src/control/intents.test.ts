@@ -103,6 +103,22 @@ describe('intents', () => {
     expect(await sweep()).to.deep.equal([]);
   });
 
+  it('are deleted a week after they were settled', async () => {
+    const settled = [await open(), await open()];
+    await takeUp(settled[0]!.intentId);
+    await cancel(settled[1]!.intentId);
+    const current = await open();
+    const states = () => Promise.all([...settled, current].map(({ intentId }) => state(intentId)));
+    const sweepAfter = async (days: number) => {
+      await inAcme((tx) => tx.query(`UPDATE resource_intents SET settled_at = now() - $1 * interval '1 day'`, [days]));
+      await test.database.system((tx) => cancelOverdueIntents(tx));
+    };
+    await sweepAfter(6);
+    expect(await states()).to.deep.equal(['active', 'cancelled', 'pending']);
+    await sweepAfter(8);
+    expect(await states()).to.deep.equal([undefined, undefined, 'pending']);
+  });
+
   it('reject a COMMIT after their deadline', async () => {
     const spend: Record<string, (tx: Transaction) => Promise<unknown>> = {
       'one long statement': (tx) => tx.query('SELECT pg_sleep(2)'),

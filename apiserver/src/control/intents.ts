@@ -94,16 +94,29 @@ export async function cancelIfOverdue(
   return intentState(tx, tenantId, intentId);
 }
 
+/** Deletes a pending intent whose resource the API server has refused: there is nothing that could be applied. */
+export async function forgetIntent(tx: Transaction, tenantId: string, intentId: string): Promise<void> {
+  await tx.query(`DELETE FROM resource_intents WHERE tenant_id = $1 AND intent_id = $2 AND state = 'pending'`, [
+    tenantId,
+    intentId,
+  ]);
+}
+
 /** How long a resource of a cancelled intent is searched for, because the request to the API server may arrive late. */
 const lateArrival = `interval '2 minutes'`;
 
+/** How long settled intents are kept, by which the operator has seen the resources of cancelled ones, and has deleted them. */
+const keptFor = `interval '7 days'`;
+
 /**
- * Cancels overdue intents whose process died, and deletes old active ones. Returns all recently cancelled intents, because
- * their resources may since have been created in the cluster. Cancelled intents are kept, so that their resources are
- * never applied.
+ * Cancels overdue intents whose process died, and deletes those that were settled long ago. Returns all recently cancelled
+ * intents, because their resources may since have been created in the cluster.
  */
 export async function cancelOverdueIntents(tx: Transaction): Promise<Intent[]> {
-  await tx.query(`DELETE FROM resource_intents WHERE state = 'active' AND settled_at < now() - interval '7 days'`);
+  for (const state of ['active', 'cancelled'] as const) {
+    // As in the indexes, which are partial.
+    await tx.query(`DELETE FROM resource_intents WHERE state = '${state}' AND settled_at < now() - ${keptFor}`);
+  }
   await tx.query(
     `UPDATE resource_intents SET state = 'cancelled', settled_at = now()
      WHERE state = 'pending' AND deadline < now() - interval '5 seconds'`,

@@ -11,7 +11,8 @@ import {
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, type Visibility, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
-import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
+import type { LiveHub } from '../telemetry/live/live.ts';
+import type { LiveListener } from '../telemetry/live/live-turns.ts';
 import type { Devices } from '../telemetry/points/devices.ts';
 import type { AlarmFeed } from './alarm-feed.ts';
 import { type ClientMessage, parseClientMessage, type Target } from './client-message.ts';

@@ -258,6 +258,16 @@ describe('device registry service', () => {
       expect(again.device.deviceId).not.to.equal(deviceId);
     });
 
+    it('leave nothing of what was stored in them', async () => {
+      const metadata = { text: 'x'.repeat(10_000) };
+      const { device } = await make({ tags: { site: 'east' }, metadata });
+      await call(method.deleteDevice, { deviceId: device.deviceId });
+      const { rows } = await test.database.system((tx) =>
+        tx.query('SELECT tags, metadata FROM devices WHERE device_id = $1', [device.deviceId]),
+      );
+      expect(rows).to.deep.equal([{ tags: {}, metadata: null }]);
+    });
+
     it('get new credentials; the old ones end at once or after the grace period', async () => {
       const { device, apiKey } = await make();
       const deviceId = device.deviceId;

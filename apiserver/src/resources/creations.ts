@@ -11,7 +11,7 @@ import {
 import { KubernetesError } from '@kellet/kubernetes';
 import { checkResourceRoom } from '../control/applied-versions.ts';
 import { type LastStep, refusalError } from '../control/applier.ts';
-import { cancelIfOverdue, cancelIntent, type Intent, openIntent } from '../control/intents.ts';
+import { cancelIfOverdue, cancelIntent, forgetIntent, type Intent, openIntent } from '../control/intents.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, unavailable } from '../platform/errors.ts';
@@ -112,7 +112,10 @@ export class Creations {
       return response!.value;
     } catch (error) {
       if (isRefused) {
-        await this.settled(creation, AbortSignal.timeout(0)).catch(() => undefined);
+        // Otherwise it is cancelled once it is overdue.
+        await database
+          .tenant(intent.tenantId, (tx) => forgetIntent(tx, intent.tenantId, intent.intentId))
+          .catch(() => undefined);
         throw error;
       }
       const outcome = await this.settled(creation, AbortSignal.timeout(this.settleMilliseconds));

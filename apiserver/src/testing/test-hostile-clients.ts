@@ -2,21 +2,22 @@
 // continues until the parent disconnects.
 import { connect as connectHttp2 } from 'node:http2';
 import { connect, type Socket } from 'node:net';
+import { http2Frame, http2Headers, http2Preface } from '../gateway/testing/test-http2.ts';
 
 /** What the clients do. */
 export interface Attack {
-  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline' | 'grpc';
+  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline' | 'grpc' | 'begin calls';
   readonly port: number;
   /** Concurrent connections; one that ends is replaced after a moment. */
   readonly connections: number;
-  /** The request that each begins with; for `grpc`, the path of the method. */
+  /** The request that each begins with; for `grpc` and `begin calls`, the path of the method. */
   readonly request: string;
   /** `grpc`: concurrent calls per connection, and the bytes that each sends over and over without ending the request. */
   readonly calls?: number;
   readonly body?: string;
   /** `flood /ws`: bytes of each message. */
   readonly messageBytes?: number;
-  /** `watch`: the message. */
+  /** `watch`: the message; `begin calls`: the key. */
   readonly message?: string;
 }
 
@@ -66,6 +67,38 @@ function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): 
   for (let index = 0; index < connections; index += 1) open();
 }
 
+/** Opens HTTP/2 connections that begin calls as fast as they can, however many the server allows at a time. */
+function beginCalls({ port, connections, request, message = '' }: Attack): void {
+  let [opened, closed, sentBytes] = [0, 0, 0];
+  setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
+  const fields = { ':method': 'POST', ':scheme': 'http', ':path': request, ':authority': 'a', te: 'trailers' };
+  const headers = http2Headers({ ...fields, 'content-type': 'application/grpc', 'x-api-key': message });
+  const open = (): void => {
+    const socket = connect(port, '127.0.0.1');
+    let isOpen = true;
+    socket.once('connect', () => (opened += 1));
+    socket.on('error', () => undefined).resume();
+    socket.once('close', () => {
+      isOpen = false;
+      closed += 1;
+      setTimeout(open, 100);
+    });
+    socket.write(http2Preface);
+    let stream = 1;
+    const send = (): void => {
+      if (!isOpen) return;
+      const calls: Buffer[] = [];
+      for (let count = 0; count < 50; count += 1, stream += 2) calls.push(http2Frame(1, 5, stream, headers));
+      const bytes = Buffer.concat(calls);
+      sentBytes += bytes.length;
+      if (socket.write(bytes)) setImmediate(send);
+      else socket.once('drain', send);
+    };
+    send();
+  };
+  for (let index = 0; index < connections; index += 1) open();
+}
+
 function run({ kind, port, connections, request, messageBytes = 0, message: subscription = '' }: Attack): void {
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
@@ -107,5 +140,6 @@ process.on('disconnect', () => process.exit(0));
 process.once('message', (message) => {
   const attack = message as Attack;
   if (attack.kind === 'grpc') runGrpc(attack);
+  else if (attack.kind === 'begin calls') beginCalls(attack);
   else run(attack);
 });

@@ -200,6 +200,23 @@ export async function listCertificates(
   return rows;
 }
 
+/** Marks the certificates that a device has as replaced by an administrator: they are not renewed any more. */
+export async function markRotated(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
+  await tx.query(
+    'UPDATE device_certificates SET rotated = true WHERE tenant_id = $1 AND device_id = $2 AND NOT rotated',
+    [tenantId, deviceId],
+  );
+}
+
+/** Reports whether an administrator has replaced a certificate. */
+export async function wasRotated(tx: Transaction, tenantId: string, keyId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    'SELECT FROM device_certificates WHERE tenant_id = $1 AND key_id = $2 AND rotated',
+    [tenantId, keyId],
+  );
+  return rowCount === 1;
+}
+
 /** Deletes certificates, with their keys, that expired before a time, at most `limit` of them; returns how many. */
 export async function deleteExpiredCertificates(tx: Transaction, before: Date, limit: number): Promise<number> {
   const { rowCount } = await tx.query(

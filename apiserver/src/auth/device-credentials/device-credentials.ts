@@ -26,6 +26,8 @@ import {
   findSigningAuthority,
   insertAuthority,
   insertCertificate,
+  markRotated,
+  wasRotated,
 } from '../certificates/certificate-store.ts';
 import { keyRefusal } from '../credentials/credential-check.ts';
 import { isCertificateInForce, keyState } from '../credentials/credential-store.ts';
@@ -125,7 +127,10 @@ export class DeviceCredentials {
       await checkRoom(tx, [holder.tenantId, holder.deviceId], deviceKeyLimit);
     }
     if (graceSeconds === 0) await revokeDeviceKeys(tx, holder.tenantId, [holder.deviceId]);
-    else await expireDeviceKeys(tx, holder, graceSeconds);
+    else {
+      await expireDeviceKeys(tx, holder, graceSeconds);
+      await markRotated(tx, holder.tenantId, holder.deviceId);
+    }
     return this.issue(tx, holder, wanted);
   }
 
@@ -133,7 +138,8 @@ export class DeviceCredentials {
    * Issues another certificate to a device, whose row is locked and which has proven possession of the one with this hash.
    * That one expires after `graceSeconds` or sooner; all others are revoked: a device that did not receive the response
    * renews again. Throws UNAUTHENTICATED if it is no longer in force: a revocation must not be outlived by a renewal that
-   * began before it.
+   * began before it. Throws FAILED_PRECONDITION if an administrator has replaced it: whoever has a copy must not outlive its
+   * period of grace, nor revoke the new one.
    */
   async renew(
     tx: Transaction,
@@ -145,6 +151,9 @@ export class DeviceCredentials {
     const key = await keyState(tx, 'certificate', hash);
     const now = this.clock.now();
     if (!key || keyRefusal(key, now) || !(await isCertificateInForce(tx, key, new Date(now)))) throw unauthenticated();
+    if (await wasRotated(tx, holder.tenantId, key.key_id)) {
+      throw failedPrecondition('an administrator has replaced this certificate: the new one can be renewed');
+    }
     await this.checkCount(tx, holder);
     await revokeDeviceKeys(tx, holder.tenantId, [holder.deviceId], hash);
     await expireDeviceKeys(tx, holder, current.graceSeconds);

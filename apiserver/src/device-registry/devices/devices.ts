@@ -408,7 +408,10 @@ export async function readStreamEpochs(
   return new Map(rows.map((row) => [row.device_id, row.epoch]));
 }
 
-/** Marks devices deleted, which then have no customer. Their children then have no gateway. */
+/**
+ * Marks devices deleted, which then have no customer. Their children then have no gateway. The rows stay, for their proofs, but
+ * not what callers have stored in them: a quota counts living devices only.
+ */
 export async function markDeleted(
   tx: Transaction,
   tenantId: string,
@@ -419,7 +422,9 @@ export async function markDeleted(
     `UPDATE devices SET deleted_at = CASE WHEN device_id = ANY($2::uuid[]) THEN now() END, updated_at = now(),
        status = CASE WHEN device_id = ANY($2::uuid[]) THEN 'offline' ELSE status END,
        gateway_device_id = CASE WHEN device_id = ANY($2::uuid[]) THEN gateway_device_id END,
-       customer_id = CASE WHEN device_id <> ALL($2::uuid[]) THEN customer_id END
+       customer_id = CASE WHEN device_id <> ALL($2::uuid[]) THEN customer_id END,
+       tags = CASE WHEN device_id = ANY($2::uuid[]) THEN '{}' ELSE tags END,
+       metadata = CASE WHEN device_id <> ALL($2::uuid[]) THEN metadata END
      WHERE tenant_id = $1 AND device_id = ANY($3::uuid[])`,
     [tenantId, deviceIds, [...deviceIds, ...children]],
   );

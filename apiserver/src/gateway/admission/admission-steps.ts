@@ -14,9 +14,13 @@ import { type RateLimiter, rateLimitHeaders, type WindowState } from '../rate-li
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import type { Authenticator } from './authenticate.ts';
 import { authorize, foreignDevice, isPublic, mustBeVisible, needsStepUp } from './authorize.ts';
+import type { CallCredential } from './open-call.ts';
 import { StepUpRequired } from './step-up-required.ts';
 
 const readingDevices = 'devices:read';
+
+/** Milliseconds that a request may take to arrive before its caller is looked up again. */
+const freshMilliseconds = 1000;
 
 /** Reports whether a gateway device may act for another device of its tenant (a connected child). */
 export type IsGatewayOf = (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
@@ -95,10 +99,37 @@ export class Admission {
     // Callers without rights in a tenant must not use up its window.
     if (kind === 'kubernetes' && tenantId === '') this.limiter.throttleAddress(address);
     else this.setHeaders(await this.limiter.count(access, identity), headers);
-    const refusal = authorize(access, identity.caller, address);
-    if (refusal !== undefined) throw permissionDenied(refusal);
-    if (needsStepUp(access, identity.caller, this.clock.now())) throw new StepUpRequired();
+    this.authorize(access, identity.caller, address);
     return identity.caller;
+  }
+
+  private authorize(access: Access, caller: Caller, address: string): void {
+    const refusal = authorize(access, caller, address);
+    if (refusal !== undefined) throw permissionDenied(refusal);
+    if (needsStepUp(access, caller, this.clock.now())) throw new StepUpRequired();
+  }
+
+  /**
+   * Returns the caller of a request that has arrived as a whole. If that took a while, the credential may have been revoked
+   * meanwhile, or its rights may have changed: then it is checked as in `admit`, but not counted, and the caller is the one of now.
+   */
+  async readmit(
+    access: Access,
+    caller: Caller,
+    { credential, namespace = '' }: CallCredential,
+    entry: AccessEntry,
+  ): Promise<Caller> {
+    if (isPublic(access) || performance.now() - entry.started < freshMilliseconds) return caller;
+    try {
+      const use = { namespace, permission: access.kubernetesPermission };
+      const { caller: now } = await this.authenticator.authenticate(credential, entry.address, use);
+      entry.caller = now;
+      this.authorize(access, now, entry.address);
+      return now;
+    } catch (error) {
+      this.audit.refused(entry, error);
+      throw error;
+    }
   }
 
   private async mayRead(caller: Caller, deviceId: string): Promise<boolean> {

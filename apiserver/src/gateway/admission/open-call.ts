@@ -2,6 +2,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { DescMethod } from '@bufbuild/protobuf';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { type CallContext, type Caller, isOpenEnded } from '../../platform/rpc.ts';
@@ -24,8 +25,8 @@ export interface OpenCallParts {
 }
 
 /**
- * Runs a call. Streams, calls that may wait and changes of many devices end when their credential is revoked, expires or no longer suffices
- * (UNAUTHENTICATED, PERMISSION_DENIED). When the process stops, open-ended calls end with UNAVAILABLE, while uploads
+ * Runs a call. Streams, calls that may wait, changes of many devices and creations of packages end when their credential is revoked,
+ * expires or no longer suffices (UNAUTHENTICATED, PERMISSION_DENIED). When the process stops, open-ended calls end with UNAVAILABLE, while uploads
  * may finish. The context is aborted when the call ends.
  */
 export async function whileAllowed<T>(
@@ -63,9 +64,15 @@ export async function whileAllowed<T>(
   }
 }
 
+/** Calls with one response that change many devices, or fetch an artifact first, for up to half an hour. */
+const lasting: ReadonlySet<DescMethod> = new Set([
+  DeviceRegistryService.method.changeDevices,
+  OtaService.method.createPackage,
+]);
+
 /** Reports whether a call may take long: long enough for its credential to be revoked because of it. */
 const isLong = (method: DescMethod): boolean =>
-  method.methodKind !== 'unary' || isOpenEnded(method) || method === DeviceRegistryService.method.changeDevices;
+  method.methodKind !== 'unary' || isOpenEnded(method) || lasting.has(method);
 
 /**
  * Returns why a call must end whose caller now reaches other devices than when it was admitted: what it has selected may

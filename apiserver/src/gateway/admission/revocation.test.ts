@@ -1,15 +1,19 @@
 // Revoking credentials that gateways have cached, with the real auth service behind two gateways.
 import { once } from 'node:events';
+import { type IncomingMessage, request as httpRequest } from 'node:http';
+import { connect as connectHttp2, type IncomingHttpHeaders } from 'node:http2';
 import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { CreateDeviceRequestSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
 import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { sleep } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
@@ -19,6 +23,7 @@ import { eventually } from '../../platform/testing/eventually.ts';
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
 import { TenantApplier } from '../../tenants/tenant-applier.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
+import { frame } from '../testing/test-grpc.ts';
 
 const platformAdmin: Caller = { ...publicCaller, kind: 'platform', userId: 'root' };
 const heartbeatMilliseconds = 200;
@@ -30,6 +35,7 @@ describe('a credential', () => {
   let remote: Database;
   let validations: number;
   let changing = 0;
+  let created = 0;
   let tenant: string;
   let applier: TenantApplier;
 
@@ -37,6 +43,11 @@ describe('a credential', () => {
     applier = new TenantApplier({ database: one.test.database, config: { tenantGraceDays: 30, passwordStrength: 3 } });
     proxy = await TcpProxy.before(one.test.url);
     remote = new Database(proxy.through(one.test.url), createLogger('silent'), { heartbeatMilliseconds });
+    const untilAborted = async (signal: AbortSignal) => {
+      changing += 1;
+      await once(AbortSignal.any([signal, AbortSignal.timeout(10_000)]), 'abort');
+      return {};
+    };
     const register = (registry: ServiceRegistry): void => {
       one.register(registry);
       const unary = registry.unary.bind(registry);
@@ -51,13 +62,15 @@ describe('a credential', () => {
           return {};
         },
       });
+      // As the creation of a package, which fetches its artifact.
+      registry.register(OtaService, { createPackage: (_request, { signal }) => untilAborted(signal) });
       registry.register(DeviceRegistryService, {
-        // As a change of many devices, which looks at the signal between its transactions.
-        changeDevices: async (_request, { signal }) => {
-          changing += 1;
-          await once(AbortSignal.any([signal, AbortSignal.timeout(10_000)]), 'abort');
+        createDevice: async () => {
+          created += 1;
           return {};
         },
+        // As a change of many devices, which looks at the signal between its transactions.
+        changeDevices: (_request, { signal }) => untilAborted(signal),
       });
     };
     gateways.push(await startTestGateway(register, { testDatabase: one.test }));
@@ -147,17 +160,76 @@ describe('a credential', () => {
     await endsEverywhere(token, () => call(method.deleteSession, { sessionId: caller.sessionId }, caller), 401);
   });
 
-  it('ends together with a change of many devices that is under way', async () => {
+  async function endsUnderWay(path: string, body: string): Promise<void> {
     const { token, caller } = await signIn();
     const started = changing;
-    const response = fetch(`${gateways[0]!.rest}/api/v1/devices/bulk`, {
+    const response = fetch(`${gateways[0]!.rest}/api/v1/${path}`, {
       method: 'POST',
       headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-      body: '{"action":"delete","expected":100000}',
+      body,
     });
     await eventually(() => changing > started);
     await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
     expect((await response).status).to.equal(401);
+  }
+
+  it('ends together with a change of many devices that is under way', () =>
+    endsUnderWay('devices/bulk', '{"action":"delete","expected":100000}'));
+
+  it('ends together with the creation of a package that is under way', () =>
+    endsUnderWay('ota/packages', '{"artifact_uri":"https://example.com/fw.bin"}'));
+
+  it('carries out nothing that arrives as a whole only after its end', async () => {
+    const { token, caller } = await signIn();
+    const body = '{"name":"pump","hardware_id":"pump"}';
+    /** Returns a function that sends the rest of a request whose headers and first bytes are sent, and returns its outcome. */
+    const byRest = (gateway: TestGateway) => {
+      const sending = httpRequest(`${gateway.rest}/api/v1/devices`, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${token}`, 'content-length': body.length },
+      });
+      sending.write(body.slice(0, 5));
+      const response = once(sending, 'response') as Promise<[IncomingMessage]>;
+      return async () => {
+        sending.end(body.slice(5));
+        const [{ statusCode }] = await response;
+        return statusCode;
+      };
+    };
+    const byGrpc = (gateway: TestGateway) => {
+      const session = connectHttp2(`http://${gateway.grpc}`);
+      const message = frame(CreateDeviceRequestSchema, { name: 'pump', hardwareId: 'pump' });
+      const stream = session.request({
+        ':method': 'POST',
+        ':path': grpcService(DeviceRegistryService)['CreateDevice']!.path,
+        'content-type': 'application/grpc',
+        te: 'trailers',
+        authorization: `Bearer ${token}`,
+      });
+      stream.write(message.subarray(0, 5));
+      let outcome: unknown;
+      stream.on('response', (headers) => (outcome = headers['grpc-status'] ?? outcome));
+      stream.on('trailers', (trailers: IncomingHttpHeaders) => (outcome = trailers['grpc-status'] ?? outcome));
+      return async () => {
+        stream.end(message.subarray(5)).resume();
+        await once(stream, 'close');
+        session.destroy();
+        return Number(outcome);
+      };
+    };
+    const begin = () => gateways.flatMap((gateway) => [byRest(gateway), byGrpc(gateway)]);
+    const all = (rests: readonly (() => Promise<unknown>)[]) => Promise.all(rests.map((rest) => rest()));
+    const slow = begin();
+    await sleep(1200);
+    created = 0;
+    expect(await all(slow)).to.deep.equal([200, status.OK, 200, status.OK]);
+    expect(created).to.equal(4);
+    const late = begin();
+    await sleep(300);
+    await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
+    await sleep(1000);
+    expect(await all(late)).to.deep.equal([401, status.UNAUTHENTICATED, 401, status.UNAUTHENTICATED]);
+    expect(created).to.equal(4);
   });
 
   it('ends when its user is disabled', async () => {

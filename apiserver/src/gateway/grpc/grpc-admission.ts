@@ -23,7 +23,7 @@ import type { AddressOf } from '../admission/client-address.ts';
 import type { ProofOf } from '../admission/connection-proof.ts';
 import { timeoutForm } from '../http/deadline.ts';
 import { namespaceHeader } from '../http/metadata.ts';
-import { type BodyMemory, probeMessageBytes, strangerBodyBytes } from '../memory/body-memory.ts';
+import { type BodyMemory, isShredded, probeMessageBytes, strangerBodyBytes } from '../memory/body-memory.ts';
 import type { Hold } from '../memory/memory-budget.ts';
 import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
@@ -36,6 +36,15 @@ const tooLarge = (bytes: number): string => `the message must not be larger than
 /** What arrives in one frame is not counted. */
 const uncountedBytes = 16 * 1024;
 const discardMilliseconds = 100;
+
+/**
+ * Calls that a connection may have at a time: few before a caller has been admitted on it, because a stranger can begin them faster
+ * than they are refused, and what is refused at the same moment keeps others waiting.
+ */
+export const concurrentCalls = { ofStrangers: 100, ofCallers: 1000 } as const;
+
+/** Connections on which a caller has been admitted. */
+const known = new WeakSet<object>();
 
 type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
 type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
@@ -100,6 +109,11 @@ export class RunningCall {
     const { method, credential, headers, namespace, entry } = this;
     const access = accessOf(method);
     this.caller = await this.parts.admission.admit(access, credential, entry.address, headers, namespace, entry);
+  }
+
+  /** Looks the caller up again if the request took a while to arrive. Throws as Admission.readmit does. */
+  async readmit(): Promise<void> {
+    this.caller = await this.parts.admission.readmit(accessOf(this.method), this.caller, this, this.entry);
   }
 
   /** Adds the hold of a message of a stream that has arrived: its memory, or undefined if it is too small to count. */
@@ -189,6 +203,8 @@ export class GrpcAdmission {
       running.end(isGone ? status.CANCELLED : said.code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
+      // Reset by its client before it could begin.
+      if (isLeft(call)) return;
       const opened = (running = new RunningCall(this.parts, admitted, metadata, call));
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
@@ -196,8 +212,12 @@ export class GrpcAdmission {
           // Calls cancelled in the meantime stop here.
           () => {
             isAdmitted = true;
+            if (!requestStream) limitPieces(call);
             if (isOpen) hold = this.holdMessage(call, opened);
-            else arrived = this.countMessage(call, opened, requestStream);
+            else {
+              allowMoreCalls(call);
+              arrived = this.countMessage(call, opened, requestStream);
+            }
             proceed(metadata);
           },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
@@ -324,6 +344,25 @@ const isTruncated = ({ decoder }: WireCall): boolean => decoder !== undefined &&
 function discardRequest({ stream }: WireCall): void {
   stream?.removeAllListeners('data').resume();
   setTimeout(() => stream?.destroy(), discardMilliseconds).unref();
+}
+
+/** Ends the connection of a request that comes in too many small pieces. */
+function limitPieces({ stream }: WireCall): void {
+  let pieces = 0;
+  let bytes = 0;
+  stream?.on('data', (piece: Buffer) => {
+    pieces += 1;
+    bytes += piece.length;
+    if (isShredded(pieces, bytes)) stream.session?.destroy();
+  });
+}
+
+/** Lets a connection on which a caller has been admitted have more calls at a time. */
+function allowMoreCalls({ stream }: WireCall): void {
+  const session = stream?.session;
+  if (!session || session.destroyed || known.has(session)) return;
+  known.add(session);
+  session.settings({ maxConcurrentStreams: concurrentCalls.ofCallers });
 }
 
 /** Reports whether the client has reset or lost the stream. */

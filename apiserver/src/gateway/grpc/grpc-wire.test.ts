@@ -1,6 +1,7 @@
 // gRPC on the wire, with a plain HTTP/2 client, and the deadline of REST.
 import { once } from 'node:events';
 import { type ClientHttp2Session, connect, constants, type IncomingHttpHeaders } from 'node:http2';
+import { connect as connectTcp } from 'node:net';
 import { fromBinary, type JsonObject, type JsonValue, type MessageInitShape } from '@bufbuild/protobuf';
 import { anyUnpack } from '@bufbuild/protobuf/wkt';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
@@ -27,11 +28,13 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { GetHistoryRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
+import { sleep } from '../../platform/clock.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 import { frame, framed, frames } from '../testing/test-grpc.ts';
+import { http2Frame, http2Headers, http2Preface } from '../testing/test-http2.ts';
 
 const getDevice = '/kellet.v1.DeviceRegistryService/GetDevice';
 
@@ -107,6 +110,41 @@ for (const split of [false, true]) {
       return reply;
     }
     const request = (deviceId: string) => frame(GetDeviceRequestSchema, { deviceId });
+
+    it('allows a connection few calls at a time until a caller is admitted on it', async () => {
+      const own = connect(`http://${server.grpc}`);
+      await once(own, 'remoteSettings');
+      const call = async (token: string) => {
+        const headers = { ':method': 'POST', ':path': getDevice, 'content-type': 'application/grpc', te: 'trailers' };
+        const stream = own.request({ ...headers, authorization: `Bearer ${token}` });
+        stream.end(frame(GetDeviceRequestSchema, { deviceId: 'd1' }));
+        await once(stream.resume(), 'close');
+      };
+      await call('nobody');
+      expect(own.remoteSettings.maxConcurrentStreams).to.equal(100);
+      await call('viewer');
+      await eventually(() => own.remoteSettings.maxConcurrentStreams === 1000);
+      own.close();
+    });
+
+    it('ends the connection of a request that comes in very many small pieces', async () => {
+      const login = '/kellet.v1.AuthService/Login';
+      for (const [path, token, bytes] of [
+        [login, '', 20_000],
+        [getDevice, 'Bearer viewer', 20_000],
+      ] as const) {
+        const socket = connectTcp(Number(server.grpc.split(':')[1]), '127.0.0.1');
+        socket.on('error', () => undefined).resume();
+        const pieces = Array.from({ length: bytes }, () => http2Frame(0, 0, 1, Buffer.alloc(1)));
+        const fields = { ':method': 'POST', ':scheme': 'http', ':path': path, ':authority': 'a', te: 'trailers' };
+        const headers = http2Headers({ ...fields, 'content-type': 'application/grpc', authorization: token });
+        const message = Buffer.from([0, 0, 0, bytes >> 8, bytes & 0xff]);
+        socket.write(Buffer.concat([http2Preface, http2Frame(1, 4, 1, headers), http2Frame(0, 0, 1, message)]));
+        await sleep(100);
+        socket.write(Buffer.concat(pieces));
+        await once(socket, 'close');
+      }
+    });
 
     it('carries metadata both ways, including binary, and drops identity headers', async () => {
       const { headers, trailers, messages } = await send(getDevice, request('d7'), {

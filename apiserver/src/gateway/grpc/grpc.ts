@@ -24,7 +24,7 @@ import { type OpenCallParts, whileAllowed } from '../admission/open-call.ts';
 import { requestMetadata } from '../http/metadata.ts';
 import type { LargeRequests } from '../memory/large-requests.ts';
 import { accessOf } from '../transcoding/routes.ts';
-import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
+import { concurrentCalls, GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
 import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
 
 /** Dependencies of the gRPC server. */
@@ -51,7 +51,7 @@ export function createGrpcPort(parts: GrpcParts): GrpcPort {
   const admission = new GrpcAdmission(parts);
   const port = new GrpcPort(
     { 'grpc.max_receive_message_length': maximumMessageBytes, interceptors: [admission.interceptor] },
-    parts.limits,
+    { streams: concurrentCalls.ofStrangers, ...parts.limits },
     Math.random,
     tls &&
       (({ connections, prefaceTimeout: handshakeTimeout }, accept) =>
@@ -114,12 +114,13 @@ async function handleUnary(
   running: RunningCall,
   done: sendUnaryData<Message>,
 ): Promise<void> {
-  const { caller, headers } = running;
+  const { headers } = running;
   try {
     const bytes = method === TelemetryService.method.ingest ? call.request.length : 0;
-    const result = await parts.large.run(caller.tenantId, bytes, async () => {
+    const result = await parts.large.run(running.caller.tenantId, bytes, async () => {
       const request = readRequest(method, call.request);
-      await parts.admission.admitDevice(accessOf(method), method, request, caller, running.entry);
+      await running.readmit();
+      await parts.admission.admitDevice(accessOf(method), method, request, running.caller, running.entry);
       const context = contextOf(call, running);
       return whileAllowed(parts, method, running, context, () => parts.invoker.unary(method, request, context));
     });

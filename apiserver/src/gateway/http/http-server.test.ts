@@ -1,4 +1,5 @@
 import { once } from 'node:events';
+import type { IncomingMessage } from 'node:http';
 import { type AddressInfo, connect, type Socket } from 'node:net';
 import { expect } from 'chai';
 import { codes, toKelletError } from '../../platform/errors.ts';
@@ -8,7 +9,7 @@ import { errorBody, type HttpLimits, HttpServer } from './http-server.ts';
 import { readBody, streamBody } from './rest-call.ts';
 
 /**
- * A test server: /echo returns the body's length, /some responds after its first piece, /wait once released, /big with
+ * A test server: /echo and /lines return the body's length, /some responds after its first piece, /wait once released, /big with
  * many bytes; other paths return the path.
  */
 async function start(limits: Partial<HttpLimits> = {}) {
@@ -19,6 +20,7 @@ async function start(limits: Partial<HttpLimits> = {}) {
       seen.push(request.url!);
       if (request.url === '/wait') return void released.push(() => response.end('waited'));
       if (request.url === '/big') return void response.end(Buffer.alloc(16 * 1024 * 1024));
+      if (request.url === '/lines') return void countBytes(request).then((bytes) => response.end(`${bytes} bytes`));
       if (request.url === '/some') {
         // The iterator stays open, as for an upload that is rejected.
         const pieces = streamBody(request);
@@ -44,6 +46,13 @@ async function start(limits: Partial<HttpLimits> = {}) {
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
   return { server, port, seen, release: () => released.splice(0).forEach((run) => run()) };
+}
+
+/** Returns the length of a body that is processed as it arrives. */
+async function countBytes(request: IncomingMessage): Promise<number> {
+  let bytes = 0;
+  for await (const piece of streamBody(request)) bytes += piece.length;
+  return bytes;
 }
 
 /** Collects what a raw connection receives until it closes. */
@@ -181,6 +190,54 @@ describe('HTTP server', () => {
     const { port } = await begin({ pipelined: 10 });
     const { ended } = speak(port, get('/wait').repeat(20));
     expect(await ended).to.equal('');
+  });
+
+  it('takes no stack traces for the requests of such a client, which would take longer than reading them', async () => {
+    const { port, server } = await begin({ pipelined: 10 });
+    const stacks: (string | undefined)[] = [];
+    server.on('request', (request: IncomingMessage) => {
+      request.on('error', ({ stack }) => stacks.push(stack));
+    });
+    await speak(port, get('/wait').repeat(200)).ended;
+    await eventually(() => stacks.length === 200);
+    expect(stacks.filter((stack) => stack?.includes('\n    at '))).to.deep.equal([]);
+    expect(Error.stackTraceLimit).to.be.above(0);
+  });
+
+  it('reads no body of very many small pieces, however many arrive at once', async () => {
+    const { port, server, release } = await begin();
+    let [pieces, bytes] = [0, 0];
+    server.on('request', (request: IncomingMessage) => {
+      request.on('data', (piece: Buffer) => {
+        pieces += 1;
+        bytes += piece.length;
+      });
+      request.once('end', release);
+    });
+    const post = (piece: string, count: number) => {
+      const chunk = `${piece.length.toString(16)}\r\n${piece}\r\n`;
+      return `POST /wait HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n${chunk.repeat(count)}0\r\n\r\n`;
+    };
+    expect(await speak(port, post('x', 10_000)).ended).to.equal('');
+    expect(pieces).to.be.within(4000, 4100);
+    [pieces, bytes] = [0, 0];
+    const { until, socket } = speak(port, post('x', 3900) + post('x'.repeat(64), 6000));
+    await until('waited');
+    await eventually(() => bytes === 3900 + 64 * 6000);
+    socket.destroy();
+  });
+
+  it('reads a file whose lines are sent one by one', async () => {
+    const { port } = await begin();
+    const { socket, until } = speak(port, 'POST /lines HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n');
+    const lines = '3\r\nab\n\r\n'.repeat(2000);
+    for (let count = 0; count < 10; count += 1) {
+      socket.write(lines);
+      await pause(10);
+    }
+    socket.write('0\r\n\r\n');
+    await until('60000 bytes');
+    socket.destroy();
   });
 
   it('serves successive requests on one connection', async () => {

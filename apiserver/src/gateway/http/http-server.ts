@@ -7,6 +7,7 @@ import type { Duplex } from 'node:stream';
 import { limitConnections } from '../../platform/addresses/limit-connections.ts';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
+import { isShredded } from '../memory/body-memory.ts';
 
 /** Limits for one client. Times are in milliseconds. */
 export interface HttpLimits {
@@ -59,6 +60,8 @@ interface Connection {
   lastRead: number;
   /** Whether reading is paused until some requests are done. */
   isPaused: boolean;
+  /** Whether the client has sent too many requests at once: the connection is being closed. */
+  isCrowded: boolean;
   /** Whether the client has sent something other than HTTP: nothing more is read. */
   isBroken: boolean;
   /** Sent after the pending responses. */
@@ -227,6 +230,7 @@ export class HttpServer extends Server {
       lastAt: 0,
       lastRead: 0,
       isPaused: false,
+      isCrowded: false,
       isBroken: false,
       refusal: undefined,
       written: 0,
@@ -253,7 +257,7 @@ export class HttpServer extends Server {
   private receive(request: IncomingMessage, response: ServerResponse): void {
     const { socket } = request;
     const connection = this.open.get(socket);
-    if (!connection) return;
+    if (!connection || connection.isCrowded) return;
     const { last } = connection;
     if (this.isDraining) {
       if (connection.outstanding > 0 && last) {
@@ -263,12 +267,16 @@ export class HttpServer extends Server {
       }
       response.setHeader('connection', 'close');
     }
+    if (request.headers['transfer-encoding'] !== undefined) limitPieces(request);
     connection.last = response;
     connection.lastAt = performance.now();
     connection.lastRead = socket.bytesRead;
     connection.outstanding += 1;
     response.once('close', () => this.onResponseClosed(request, socket, connection));
-    if (connection.outstanding > this.limits.pipelined) return void socket.destroy();
+    if (connection.outstanding > this.limits.pipelined) {
+      connection.isCrowded = true;
+      return cutOff(socket);
+    }
     if (connection.outstanding > this.limits.readAhead) {
       connection.isPaused = true;
       pauseRequests(socket);
@@ -403,7 +411,7 @@ export function endConnection(
 }
 
 /** A socket with the fields by which Node's HTTP server pauses clients that do not read. */
-type RequestSocket = Socket & { _paused?: boolean; parser?: { resume(): void } | null };
+type RequestSocket = Socket & { _paused?: boolean; parser?: { pause(): void; resume(): void } | null };
 
 /**
  * Stops reading requests from a connection. Needs the mark, because the end of each request resumes reading otherwise.
@@ -417,6 +425,44 @@ function resumeRequests(socket: RequestSocket): void {
   socket._paused = false;
   socket.parser?.resume();
   socket.resume();
+}
+
+/**
+ * Destroys a connection without parsing what else has been read of it. Node makes an error for each of its requests, of which there
+ * may be a thousand: their stack traces would take several times as long as everything else.
+ */
+function cutOff(socket: RequestSocket): void {
+  if (socket.destroyed) return;
+  const { stackTraceLimit } = Error;
+  // Node's own listener comes between these.
+  socket.prependOnceListener('close', () => (Error.stackTraceLimit = 0));
+  socket.once('close', () => (Error.stackTraceLimit = stackTraceLimit));
+  socket.parser?.pause();
+  socket.destroy();
+}
+
+/** Requests whose bodies may come in any pieces. */
+const inAnyPieces = new WeakSet<IncomingMessage>();
+
+/** Lets the body of an admitted request come in any pieces: a file whose lines are sent one by one, for example. */
+export const allowAnyPieces = (request: IncomingMessage): void => void inAnyPieces.add(request);
+
+/** Ends the connection of a chunked body with too many small pieces, which Node copies one by one. */
+function limitPieces(request: IncomingMessage): void {
+  let pieces = 0;
+  let bytes = 0;
+  const push = request.push.bind(request);
+  request.push = (piece: Uint8Array | null, ...more) => {
+    if (piece !== null) {
+      pieces += 1;
+      bytes += piece.length;
+      if (isShredded(pieces, bytes) && !inAnyPieces.has(request)) {
+        cutOff(request.socket);
+        return false;
+      }
+    }
+    return push(piece, ...more);
+  };
 }
 
 /** The reader may have stopped in the middle of the body; without `readable` listeners Node resumes reading. */

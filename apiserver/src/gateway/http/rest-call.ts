@@ -5,7 +5,7 @@ import { currentTrace } from '../../platform/observability/tracing.ts';
 import type { CallContext, Caller } from '../../platform/rpc.ts';
 import type { BodyBounds } from '../memory/body-memory.ts';
 import type { Hold } from '../memory/memory-budget.ts';
-import { continueRequest } from './http-server.ts';
+import { allowAnyPieces, continueRequest } from './http-server.ts';
 import { requestMetadata } from './metadata.ts';
 
 const noBytes = new Uint8Array();
@@ -65,6 +65,7 @@ export async function readBody(request: IncomingMessage, bounds: BodyBounds): Pr
 /** Yields the body as it arrives. Throws INVALID_ARGUMENT if it ends early. */
 export async function* streamBody(request: IncomingMessage): AsyncGenerator<Uint8Array> {
   refuseCompressed(request);
+  allowAnyPieces(request);
   continueRequest(request);
   try {
     // The socket stays open, so that a handler that stops reading can still respond.

@@ -143,18 +143,19 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
       proofOfRequest(parts.proofOf, request);
     const { route } = match;
     const namespace = headers[namespaceHeader] as string | undefined;
-    const caller = await parts.admission.admit(route.access, credential, address, extra, namespace, entry);
+    const admitted = await parts.admission.admit(route.access, credential, address, extra, namespace, entry);
 
     const streamsBody = streamsRequests(route.method);
     const body = streamsBody
       ? new Uint8Array()
-      : await readBody(request, boundsOf(parts.memory, route, caller, address));
+      : await readBody(request, boundsOf(parts.memory, route, admitted, address));
     entry.bytesIn = body.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
-    const encoded = await parts.large.run(caller.tenantId, isIngest(route) ? body.length : 0, async () => {
+    const encoded = await parts.large.run(admitted.tenantId, isIngest(route) ? body.length : 0, async () => {
       const decode = () => decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
       const read = query === '' && isWholeBody(route) ? parts.readers?.get(route.method) : undefined;
       const message = read?.(body, decode) ?? decode();
+      const caller = await parts.admission.readmit(route.access, admitted, { credential, namespace }, entry);
       await parts.admission.admitDevice(route.access, route.method, message, caller, entry);
 
       const context = new RestContext(request, response, {
@@ -185,7 +186,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
       if (etag !== undefined && isUnchanged(headers['if-none-match'], etag)) sendUnchanged(response, extra);
       else {
         if (encoded.body.length > smallResponse)
-          parts.memory.holdResponse(caller.tenantId, response, encoded.body.length);
+          parts.memory.holdResponse(admitted.tenantId, response, encoded.body.length);
         // Only single sign-on redirects.
         const status = encoded.status ?? (extra.has('location') ? 302 : 200);
         sendResponse(response, status, extra, encoded.contentType, encoded.body);

@@ -38,10 +38,17 @@ export interface Match {
   readonly variables: ReadonlyMap<string, string | undefined>;
 }
 
+/** Reading an option takes as long as everything else that a refused call costs. */
+const accessByMethod = new WeakMap<DescMethod, Access>();
+
 /** Returns the access rules of a method. Throws if it has none. */
 export function accessOf(method: DescMethod): Access {
-  if (!hasOption(method, access)) throw new Error(`${method.parent.typeName}.${method.name} has no kellet.v1.access`);
-  return getOption(method, access);
+  let known = accessByMethod.get(method);
+  if (!known) {
+    if (!hasOption(method, access)) throw new Error(`${method.parent.typeName}.${method.name} has no kellet.v1.access`);
+    accessByMethod.set(method, (known = getOption(method, access)));
+  }
+  return known;
 }
 
 interface Node {

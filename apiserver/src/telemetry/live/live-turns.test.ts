@@ -1,7 +1,6 @@
 import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
-import type { LiveListener } from './live.ts';
-import { LiveTurns } from './live-turns.ts';
+import { type LiveListener, LiveTurns } from './live-turns.ts';
 
 describe('Live points for many listeners', () => {
   const busy = (milliseconds: number): void => {

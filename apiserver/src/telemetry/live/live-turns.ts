@@ -1,6 +1,8 @@
 // Passes points on to their listeners. Many points for many listeners would occupy the process for seconds, so they are passed on
 // a little at a time, with others in between, and tenants take turns.
-import type { LiveListener } from './live.ts';
+
+/** Receives the committed points of a device from one flush in order of arrival, each as the JSON of a LivePoint. */
+export type LiveListener = (deviceId: string, points: readonly string[]) => void;
 
 /** Points times listeners that are passed on at once. */
 const atOnce = 1000;

@@ -2,10 +2,7 @@
 import { toHex } from '../points/leaf-hashes.ts';
 import { formatNanoseconds, toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import { LiveTurns } from './live-turns.ts';
-
-/** Receives the committed points of a device from one flush in order of arrival, each as the JSON of a LivePoint. */
-export type LiveListener = (deviceId: string, points: readonly string[]) => void;
+import { type LiveListener, LiveTurns } from './live-turns.ts';
 
 /** The other processes of the data plane (live-relay.ts); keys are `tenant/device`. */
 export interface LiveElsewhere {

@@ -179,6 +179,24 @@ describe('the intake of artifacts', () => {
     await intake.fetch(other, fits.uri, fits, { signal });
   });
 
+  it('stores nothing for a tenant that is purged while a fetch waits for its turn or for the server', async () => {
+    const tenantId = await newTenant();
+    const artifact = publish(randomBytes(1000));
+    let respond: (() => void) | undefined;
+    listener = (request, response) => (respond = () => response.end(served.get(request.url ?? '')));
+    const fetching = outcome(intakeOf().fetch(tenantId, artifact.uri, artifact, { signal }));
+    await eventually(() => respond !== undefined);
+    await test.database.system((tx) =>
+      tx.query(
+        `UPDATE tenants SET deleted_at = now(), purge_at = now(), purge_started_at = now() WHERE tenant_id = $1`,
+        [tenantId],
+      ),
+    );
+    respond!();
+    expect((await fetching)?.code).to.equal('PERMISSION_DENIED');
+    expect(await artifactsOf(tenantId)).to.deep.equal([]);
+  });
+
   it('rejects an artifact of unknown length when it outgrows the quota, and keeps nothing of it', async () => {
     const tenant = await newTenant(1_500_000);
     const bytes = randomBytes(3_000_000);

@@ -4,8 +4,8 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { holdLock, tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { resourceExhausted } from '../../../platform/errors.ts';
-import { quotaOf } from '../../../policies/tenant-reader.ts';
+import { resourceExhausted, tenantDeleted } from '../../../platform/errors.ts';
+import { holdOffPurge, quotaOf } from '../../../policies/tenant-reader.ts';
 
 /** Size of a stored chunk, and the maximum a device gets at once. */
 export const chunkBytes = 64 * 1024;
@@ -100,7 +100,8 @@ const joined = (pieces: readonly Buffer[]): Buffer => (pieces.length === 1 ? pie
 
 /**
  * Stages an artifact in a store and reserves its size in the tenant's quota; 0: unknown. Returns its key. Throws
- * RESOURCE_EXHAUSTED if the quota is exceeded.
+ * RESOURCE_EXHAUSTED if the quota is exceeded, and PERMISSION_DENIED if the tenant is being purged: a fetch may wait for its turn
+ * until then.
  */
 export async function stageArtifact(
   tx: Transaction,
@@ -108,6 +109,7 @@ export async function stageArtifact(
   sizeBytes: number,
   store: string,
 ): Promise<Buffer> {
+  if (!(await holdOffPurge(tx, tenantId))) throw tenantDeleted();
   await checkStorageQuota(tx, tenantId, sizeBytes);
   const key = randomBytes(16);
   await tx.query(

@@ -360,8 +360,8 @@ export async function noteFetchFailure(
 }
 
 /**
- * Marks a package deleted. Its row stays, so that its id is bound to its checksum for ever; a partial upload is deleted. Returns
- * the checksum of its artifact, or undefined if the package was already deleted.
+ * Marks a package deleted. Its row stays, so that its id is bound to its checksum for ever, but without its notes; a partial
+ * upload is deleted. Returns the checksum of its artifact, or undefined if the package was already deleted.
  */
 export async function markPackageDeleted(
   tx: Transaction,
@@ -371,7 +371,7 @@ export async function markPackageDeleted(
   const row = await lockPackage(tx, tenantId, packageId);
   if (!row || row.deleted_at) return undefined;
   await tx.query(
-    `UPDATE ota_packages SET deleted_at = now(), updated_at = now(), staging_key = NULL
+    `UPDATE ota_packages SET deleted_at = now(), updated_at = now(), staging_key = NULL, release_notes = ''
      WHERE tenant_id = $1 AND package_id = $2`,
     [tenantId, packageId],
   );

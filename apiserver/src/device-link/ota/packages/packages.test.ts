@@ -48,10 +48,9 @@ describe('the artifact of a manifest', () => {
   });
 
   const meta = (name: string) => create(ObjectMetaSchema, { tenantId: tenant, namespace: 'n1', name });
-  const apply = (name: string, path: string, sizeBytes = 0) =>
+  const apply = (name: string, path: string, sizeBytes = 0, releaseNotes = '') =>
     packages.apply(meta(name), {
-      type: 'Firmware',
-      version: '1.0.0',
+      ...{ type: 'Firmware', version: '1.0.0', releaseNotes },
       artifact: {
         uri: `http://127.0.0.1:${(server.address() as AddressInfo).port}${path}`,
         sha256: createHash('sha256').update(artifact).digest('hex'),
@@ -118,6 +117,16 @@ describe('the artifact of a manifest', () => {
     expect(rows).to.have.length(1);
     expect(rows[0]!['artifact_uri']).to.match(/never$/);
     expect(rows[0]!['checksum_verified']).to.equal(false);
+  });
+
+  it('leaves its address and digest when its package is deleted, but not the notes', async () => {
+    served.set('/right', artifact);
+    await apply('noted', '/right', artifact.length, 'x'.repeat(10_000));
+    await packages.remove(meta('noted'), false);
+    const { rows } = await test.database.system((tx) =>
+      tx.query(`SELECT release_notes, artifact_uri <> '' AS has_address FROM ota_packages WHERE name = 'noted'`),
+    );
+    expect(rows).to.deep.equal([{ release_notes: '', has_address: true }]);
   });
 
   it('may have another size once the package is created again', async () => {
