@@ -54,7 +54,7 @@ export interface ClaimedDelivery {
 const webhookLimit = countedLimit('tenant', 'SELECT FROM webhooks WHERE tenant_id = $1', 20, 'webhooks');
 
 /** Delivered and dead deliveries kept for one webhook, their bytes, and for how long. */
-const maximumFinished = { number: 10_000, bytes: 8 * 1024 * 1024 };
+export const maximumFinished = { number: 10_000, bytes: 8 * 1024 * 1024 };
 const retentionDays = 30;
 
 /** A claim not settled by then is void: its process has died. */
@@ -241,9 +241,20 @@ export interface WebhookKey {
   readonly webhook_id: string;
 }
 
-/** Returns all webhooks. */
-export async function allWebhooks(tx: Transaction): Promise<WebhookKey[]> {
-  const { rows } = await tx.query<WebhookKey & Record<string, unknown>>('SELECT tenant_id, webhook_id FROM webhooks');
+/** A delivery counts as at least so many bytes (migrations/0140_kept_sums.sql). */
+const leastDeliveryBytes = 300;
+
+/**
+ * Returns the webhooks that may have more finished deliveries than are kept, or be full, with the bytes of all their
+ * deliveries.
+ */
+export async function webhooksToBound(tx: Transaction): Promise<(WebhookKey & { is_full: boolean; bytes: number })[]> {
+  const { rows } = await tx.query<WebhookKey & { is_full: boolean; bytes: number } & Record<string, unknown>>(
+    `SELECT tenant_id, webhook_id, is_full, bytes FROM webhooks,
+       LATERAL (SELECT kept_sum(tenant_id, 'webhook_bytes', webhook_id)::float8 AS bytes) AS held
+     WHERE is_full OR bytes > $1`,
+    [Math.min(maximumFinished.number * leastDeliveryBytes, maximumFinished.bytes)],
+  );
   return rows;
 }
 

@@ -10,13 +10,14 @@ import { maxAttempts } from './sending/retry-schedule.ts';
 import { callWebhook, WebhookError } from './sending/webhook-call.ts';
 import type { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
-  allWebhooks,
   boundDeliveries,
   claimDeliveries,
   type ClaimedDelivery,
   countDeliveries,
   forgetOldDeliveries,
+  maximumFinished,
   settleDelivery,
+  webhooksToBound,
 } from './webhook-store.ts';
 
 /** Dependencies of the worker. */
@@ -41,6 +42,27 @@ export interface WebhookWorker {
   wake(): void;
   /** Cuts off running calls, which are repeated later, and resolves when they have ended. */
   stop(): Promise<void>;
+}
+
+/** When the deliveries of a webhook were last bounded, and their bytes before that. */
+interface LastBound {
+  readonly bytes: number;
+  /** Milliseconds of the monotonic clock. */
+  readonly at: number;
+}
+
+/** Deliveries are counted again when their bytes have changed by so much, and after so long in any case. */
+const changedBytes = 256 * 1024;
+const recountMilliseconds = 600_000;
+
+/** Decides whether a webhook may have more finished deliveries than are kept. Counting them reads all of them. */
+export function mayExceed(
+  { is_full: isFull, bytes }: { readonly is_full: boolean; readonly bytes: number },
+  last: LastBound | undefined,
+  now: number,
+): boolean {
+  if (isFull || last === undefined || bytes > maximumFinished.bytes) return true;
+  return Math.abs(bytes - last.bytes) >= changedBytes || now - last.at >= recountMilliseconds;
 }
 
 /** Creates the worker. */
@@ -97,11 +119,17 @@ export function createWebhookWorker(parts: WebhookWorkerParts): WebhookWorker {
       database.system((tx) => claimDeliveries(tx, { limit, perWebhook: maxOfWebhook, except, busy })),
     settle,
   });
+  const bounded = new Map<string, LastBound>();
   const sweep = new Loop(logger, 'sweep of deliveries', sweepMilliseconds, async (signal) => {
-    for (const webhook of await database.system(allWebhooks)) {
+    const webhooks = await database.system(webhooksToBound);
+    for (const webhook of webhooks) {
       if (signal.aborted) return;
+      if (!mayExceed(webhook, bounded.get(webhook.webhook_id), performance.now())) continue;
       await database.system((tx) => boundDeliveries(tx, webhook));
+      bounded.set(webhook.webhook_id, { bytes: webhook.bytes, at: performance.now() });
     }
+    const known = new Set(webhooks.map(({ webhook_id: webhookId }) => webhookId));
+    for (const webhookId of bounded.keys()) if (!known.has(webhookId)) bounded.delete(webhookId);
     await repeatWhileFull(rowsPerTransaction, signal, (limit) =>
       database.system((tx) => forgetOldDeliveries(tx, limit)),
     );

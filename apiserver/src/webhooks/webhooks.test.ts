@@ -25,7 +25,7 @@ import { eventually } from '../platform/testing/eventually.ts';
 import { outcomeOf } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createWebhooks } from './service.ts';
-import { boundDeliveries, forgetOldDeliveries } from './webhook-store.ts';
+import { boundDeliveries, forgetOldDeliveries, webhooksToBound } from './webhook-store.ts';
 
 const { method } = WebhookService;
 
@@ -367,6 +367,29 @@ describe('webhooks', function () {
     await test.database.system((tx) => forgetOldDeliveries(tx, 100));
     expect(await deliveriesOf(webhookId)).to.have.length(0);
     expect(await keptBytes(webhookId)).to.equal(0);
+  });
+
+  it('are counted only where there may be more finished deliveries than are kept', async () => {
+    const { webhookId } = await hook(['device.provisioned']);
+    const found = async () =>
+      (await test.database.system(webhooksToBound)).find((webhook) => webhook.webhook_id === webhookId);
+    const set = (bytes: number, isFull = false) =>
+      test.database.system(async (tx) => {
+        await tx.query('DELETE FROM kept_sums WHERE owner_id = $1', [webhookId]);
+        await tx.query(
+          `INSERT INTO kept_sums (tenant_id, kind, owner_id, amount) VALUES ('acme', 'webhook_bytes', $1, $2)`,
+          [...[webhookId, bytes]],
+        );
+        await tx.query('UPDATE webhooks SET is_full = $2 WHERE webhook_id = $1', [webhookId, isFull]);
+      });
+    // 10,000 deliveries take more.
+    await set(3_000_000);
+    expect(await found()).to.equal(undefined);
+    await set(3_000_001);
+    expect(await found()).to.include({ is_full: false, bytes: 3_000_001 });
+    await set(1, true);
+    expect(await found()).to.include({ is_full: true, bytes: 1 });
+    await call(method.deleteWebhook, { webhookId });
   });
 
   it('drop events beyond the bytes that may wait, whoever adds them at a time, and say so', async () => {

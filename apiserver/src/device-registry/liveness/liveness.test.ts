@@ -2,6 +2,7 @@ import { expect } from 'chai';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { MovableClock } from '../../auth/testing/test-platform.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { holdLock, livenessLock } from '../../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
@@ -122,6 +123,38 @@ describe('liveness', () => {
     liveness.seen('acme', id, clock.now(), 'telemetry');
     await becomes(id, 'online', 1000);
     expect(await events(id)).to.deep.equal(['online', 'offline', 'online']);
+  });
+
+  it('takes devices offline whose last sign it wrote, although the sweep of all does not get to them', async () => {
+    const [silent, alive, elsewhere] = [await make(), await make(), await make()];
+    for (const id of [silent, alive, elsewhere]) liveness.seen('acme', id, clock.now(), 'telemetry');
+    for (const id of [silent, alive, elsewhere]) await becomes(id, 'online');
+    const over = Promise.withResolvers<void>();
+    const held = Promise.withResolvers<void>();
+    const sweeping = test.database.system(async (tx) => {
+      await holdLock(tx, livenessLock);
+      held.resolve();
+      await over.promise;
+    });
+    await held.promise;
+    try {
+      await pass(50_000);
+      liveness.seen('acme', alive, clock.now(), 'poll');
+      await eventually(async () => (await secondsSince(alive, 'alive_at')) < 5);
+      // Another process has written a sign.
+      await test.database.system((tx) =>
+        tx.query(`UPDATE devices SET offline_at = now() + interval '5 minutes' WHERE device_id = $1`, [elsewhere]),
+      );
+      await pass(15_000);
+      await becomes(silent, 'offline', 3000);
+      for (const id of [alive, elsewhere]) expect((await row(id)).status).to.equal('online');
+      expect(await events(silent)).to.deep.equal(['online', 'offline']);
+      liveness.seen('acme', silent, clock.now(), 'telemetry');
+      await becomes(silent, 'online', 1000);
+    } finally {
+      over.resolve();
+      await sweeping;
+    }
   });
 
   it('takes a device offline ten seconds after its stream closed, unless it shows another sign of life', async () => {

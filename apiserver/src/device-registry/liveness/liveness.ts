@@ -10,7 +10,7 @@ import { statusSubject } from '../../platform/events/subjects.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { prolong, writeAndDecide, type WrittenSigns } from './signs-of-life.ts';
-import { SilentDevices } from './silent-devices.ts';
+import { type SilentDevice, SilentDevices, takeSilentOffline } from './silent-devices.ts';
 import {
   clockDifference,
   type LifeSigns,
@@ -25,8 +25,13 @@ import {
 const tickMilliseconds = 400;
 const sweepMilliseconds = 1000;
 const batchSize = 1000;
-/** Online devices that a sweep looks at: a pass over a larger fleet takes several sweeps. */
-const devicesPerSweep = 50_000;
+/**
+ * Online devices that a sweep looks at: a pass over a larger fleet takes several sweeps. It finds what no process expects, such as
+ * the devices of one that was killed.
+ */
+const devicesPerSweep = 10_000;
+/** How long after its time a device is taken offline by the process that wrote its last sign. */
+const endDelayMilliseconds = 500;
 /** Transactions of a sweep, each for at most `batchSize` devices. */
 const stepsPerSweep = 5;
 /** Limit on devices in memory, each of about 450 bytes. Signs of a device beyond it are written at once. */
@@ -130,6 +135,10 @@ export class Liveness {
   private readonly soon = new Set<Entry>();
   /** The others, by the second of this process's clock in which they are due. May contain some that are written. */
   private readonly due = new Map<number, Entry[]>();
+  /** Online devices by the second of this process's clock in which they will be silent unless another sign is written. */
+  private readonly ends = new Map<number, Entry[]>();
+  /** Those whose time has come. */
+  private ended: Entry[] = [];
   private signs = 0;
   /** Number of the first sign of the batch that is being written. */
   private beingWritten = Infinity;
@@ -287,6 +296,7 @@ export class Liveness {
     try {
       const now = this.clock.now();
       await this.write(this.takeDue(now));
+      await this.endSilent(now);
       // After the clock was put back, the sweep must not wait until it has caught up.
       if (now < this.sweptAt || now - this.sweptAt >= sweepMilliseconds) {
         this.sweptAt = now;
@@ -308,6 +318,27 @@ export class Liveness {
       for (const entry of entries) if (entry.firstUnwritten > 0) taken.add(entry);
     }
     return [...taken];
+  }
+
+  private expectEnd(entry: Entry): void {
+    const second = Math.ceil((entry.onlineUntil + endDelayMilliseconds) / 1000);
+    const others = this.ends.get(second);
+    if (others) others.push(entry);
+    else this.ends.set(second, [entry]);
+  }
+
+  /** Takes the devices offline whose last sign this process wrote, unless there was another one. */
+  private async endSilent(now: number): Promise<void> {
+    for (const [second, entries] of this.ends) {
+      if (second * 1000 > now) continue;
+      this.ends.delete(second);
+      for (const entry of entries) if (entry.onlineUntil > 0 && entry.onlineUntil <= now) this.ended.push(entry);
+    }
+    for (let step = 0; step < stepsPerSweep && this.ended.length > 0 && this.ending?.aborted !== true; step += 1) {
+      const entries = this.ended.slice(0, batchSize);
+      await this.database.system(async (tx) => this.announceSilent(tx, await takeSilentOffline(tx, entries)));
+      this.ended = this.ended.slice(batchSize);
+    }
   }
 
   private forgetSilent(now: number): void {
@@ -353,6 +384,7 @@ export class Liveness {
       for (const one of given) {
         const { entry, signs } = one;
         entry.onlineUntil = online.has(one) ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
+        if (entry.onlineUntil > 0) this.expectEnd(entry);
         // A point that arrived meanwhile finds the device online now.
         entry.urgent = entry.urgent && entry.firstUnwritten > 0 && entry.signs.lastSeen >= entry.onlineUntil;
         const isClosing = signs.closedAt > 0 || entry.signs.closedAt > 0;
@@ -445,6 +477,12 @@ export class Liveness {
     const [isAlone] = await Promise.all([tryLock(tx, livenessLock), this.compareClocks(tx)]);
     if (!isAlone) return true;
     const { devices, isEnd } = await this.silent.takeOffline(tx);
+    await this.announceSilent(tx, devices);
+    return isEnd;
+  }
+
+  private async announceSilent(tx: Transaction, devices: readonly SilentDevice[]): Promise<void> {
+    if (devices.length === 0) return;
     await this.announce(
       tx,
       devices.map((device) => ({ ...device, before: 'online', after: 'offline' })),
@@ -452,7 +490,6 @@ export class Liveness {
     await tx.query(`SELECT pg_notify('${offlineChannel}', device) FROM unnest($1::text[]) AS device`, [
       devices.map((device) => `${device.tenant_id}/${device.device_id}`),
     ]);
-    return isEnd;
   }
 
   /** Corrects the difference between the clocks, if the database's time shows that it is wrong. */

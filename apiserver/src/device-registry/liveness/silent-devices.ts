@@ -1,11 +1,35 @@
-// Finds devices that are online without a sign of life: page by page through those online, in order of their ids, because
+// Finds devices that are online without a sign of life: those that a process expects to be silent, and all page by page through those online, in order of their ids, because
 // an index by time would make each sign of life cost more.
+import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { nilId } from '../../platform/ids.ts';
 
 interface DeviceKey {
   readonly tenant_id: string;
   readonly device_id: string;
+}
+
+/** A device that went offline, with the time of its last point. */
+export type SilentDevice = DeviceKey & { readonly last_seen: Date | null };
+
+/** Takes those of the devices offline that are silent, and returns them. */
+export async function takeSilentOffline(
+  tx: Transaction,
+  devices: readonly { readonly tenantId: string; readonly deviceId: string }[],
+): Promise<SilentDevice[]> {
+  const { rows } = await tx.query<SilentDevice & Record<string, unknown>>(
+    `WITH silent AS (
+       SELECT d.tenant_id, d.device_id FROM unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id)
+       JOIN devices d USING (tenant_id, device_id)
+       WHERE d.status = 'online' AND d.offline_at <= now() AND d.deleted_at IS NULL
+       ORDER BY d.tenant_id, d.device_id FOR NO KEY UPDATE OF d SKIP LOCKED
+     )
+     UPDATE devices d SET status = 'offline' FROM silent s
+     WHERE d.tenant_id = s.tenant_id AND d.device_id = s.device_id
+     RETURNING d.tenant_id, d.device_id, d.last_seen`,
+    columns(devices, 'tenantId', 'deviceId'),
+  );
+  return rows;
 }
 
 const firstKey: DeviceKey = { tenant_id: '', device_id: nilId };
@@ -29,7 +53,7 @@ export class SilentDevices {
    * Takes silent devices offline and returns them, with the time of their last point. `isEnd` reports whether the page is
    * done: the next step begins the following one, or starts over after the last.
    */
-  async takeOffline(tx: Transaction): Promise<{ devices: (DeviceKey & { last_seen: Date | null })[]; isEnd: boolean }> {
+  async takeOffline(tx: Transaction): Promise<{ devices: SilentDevice[]; isEnd: boolean }> {
     if (!this.isInPage) {
       const { last, hasSilent } = await this.nextPage(tx);
       this.last = last;
@@ -40,7 +64,7 @@ export class SilentDevices {
       }
     }
     const { after, last } = this;
-    const { rows } = await tx.query<DeviceKey & { last_seen: Date | null }>(
+    const { rows } = await tx.query<SilentDevice & Record<string, unknown>>(
       `WITH silent AS (
          SELECT tenant_id, device_id FROM devices
          WHERE status = 'online' AND offline_at <= now() AND deleted_at IS NULL
