@@ -44,6 +44,19 @@ const lists: readonly List[] = [
     order: 'asset_id',
   },
   {
+    ...{ route: 'alarms', field: 'alarms', id: 'alarm_id', table: 'alarms', rows: 200 },
+    columns: { alarm_id: 'gen_random_uuid()', status: `'cleared'`, type: `'large ' || n`, details: texts(15) },
+    order: 'alarm_id DESC',
+  },
+  {
+    ...{ route: 'entity-views', field: 'entity_views', id: 'entity_view_id', table: 'entity_views', rows: 100 },
+    columns: {
+      entity_view_id: 'gen_random_uuid()',
+      keys: `(SELECT jsonb_agg(repeat(md5((n * 1000 + i)::text), 4)) FROM generate_series(1, 250) AS i)`,
+    },
+    order: 'entity_view_id',
+  },
+  {
     ...{ route: 'profiles', field: 'profiles', id: 'profile_id', table: 'profiles', rows: 10 },
     columns: {
       ...{ profile_id: 'gen_random_uuid()', name: `'large ' || n`, resource_name: `'large-' || n` },
@@ -92,8 +105,14 @@ describe('lists of large rows', function () {
       deviceId = devices[0]!.id;
       for (const { table, columns, rows } of lists) {
         const record = Object.entries(columns).map(([name, value]) => `'${name}', ${value}`);
+        const { rows: stored } = await tx.query<{ name: string }>(
+          `SELECT column_name::text AS name FROM information_schema.columns
+           WHERE table_schema = current_schema() AND table_name = $1 AND is_generated = 'NEVER'`,
+          [table],
+        );
+        const names = stored.map(({ name }) => name);
         await tx.query(
-          `INSERT INTO ${table} SELECT filled.*
+          `INSERT INTO ${table} (${names.join(', ')}) SELECT ${names.map((name) => `filled.${name}`).join(', ')}
            FROM (SELECT h AS held FROM ${table} AS h WHERE tenant_id = $1 LIMIT 1) AS one, generate_series(1, $2::int4) AS n,
              LATERAL jsonb_populate_record(one.held, jsonb_build_object(${record.join(', ')})) AS filled`,
           [tenantId, rows],

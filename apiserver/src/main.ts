@@ -11,6 +11,7 @@ import { createServices } from './create-services.ts';
 import { AlarmFeed } from './dashboard-bff/alarm-feed.ts';
 import { EventFeed } from './dashboard-bff/event-feed.ts';
 import { RolloutFeed } from './dashboard-bff/rollout-feed.ts';
+import { maxMembers } from './dashboard-bff/session.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import { followRollouts, shownRollouts } from './device-link/ota/rollouts/shown-rollouts.ts';
 import type { DeviceDirectory } from './device-registry/devices/directory.ts';
@@ -224,7 +225,7 @@ async function openGateway(
       follow: (changed) => followRollouts(database, changed),
       logger,
     }),
-    groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
+    groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId, maxMembers + 1),
     followGroups: (changed) => followGroups(database, changed),
     followDevices: (changed) => directory.follow(changed),
     authenticate: (token, address) => gateway.admitSocket(token, address),

@@ -61,6 +61,7 @@ describe('auth and devices over REST', () => {
     const auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     const noProfiles = {
       ...{ get: async () => undefined, getWithin: async () => undefined },
+      ...{ shown: async () => new Map<string, never>(), hold: async () => new Set<string>() },
       ...{ withDefaultTags: async () => [], idsByName: async () => new Map<string, string>() },
     };
     const usage = { ofGroup: templatesOfGroup, customerHasUsers };

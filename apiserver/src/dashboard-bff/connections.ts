@@ -7,8 +7,8 @@ export interface ConnectionLimits {
   readonly unjudgedOfAddress: number;
   readonly ofUser: number;
   readonly ofTenant: number;
-  /** Devices watched by the sockets of one tenant, counted once per socket. */
-  readonly watchedOfTenant: number;
+  /** Devices that the sockets of one tenant have subscribed to, counted for each socket, and for each group that it watches. */
+  readonly subscribedOfTenant: number;
 }
 
 export const defaultConnectionLimits: ConnectionLimits = {
@@ -16,7 +16,7 @@ export const defaultConnectionLimits: ConnectionLimits = {
   unjudgedOfAddress: 100,
   ofUser: 100,
   ofTenant: 2000,
-  watchedOfTenant: 200_000,
+  subscribedOfTenant: 200_000,
 };
 
 /** Counters by name; a name at zero is forgotten. */

@@ -1,6 +1,7 @@
 // Sends points to one client. A slow reader gets the latest point of each device instead of a growing backlog; a client
 // that does not read at all is disconnected.
 import type { Hold, MemoryBudget } from '../gateway/memory/memory-budget.ts';
+import type { LiveMessages } from './live-message.ts';
 import { textFrame } from './text-frame.ts';
 
 /** Bytes waiting in the socket from which points are held back. */
@@ -16,7 +17,7 @@ const patienceMilliseconds = 15_000;
 export interface FeedSocket {
   /** Bytes that wait in the socket. */
   readonly bufferedAmount: number;
-  /** Sends a complete frame. */
+  /** Sends complete frames. */
   sendFrame(frame: Buffer): void;
 }
 
@@ -48,20 +49,28 @@ export class Feed {
     this.parts = parts;
   }
 
-  /**
-   * Sends a message about a device, or keeps it until the socket has room, replacing an older one. A message for many
-   * clients is passed as a frame that they share.
-   */
+  /** Sends a message about a device, or keeps it until the socket has room, replacing an older one. */
   push(deviceId: string, message: string | Buffer): void {
-    if (this.isEnded) return;
     const frame = typeof message === 'string' ? textFrame(message) : message;
+    this.pushAll(deviceId, { pieces: [frame], last: frame });
+  }
+
+  /** Sends messages about a device, which many clients share. If the socket has no room for all, the last one is kept. */
+  pushAll(deviceId: string, { pieces, last }: LiveMessages): void {
+    if (this.isEnded) return;
     const { socket } = this.parts;
-    const before = socket.bufferedAmount;
-    if (this.latest.size === 0 && before < maxBufferedBytes) socket.sendFrame(frame);
-    else this.keep(deviceId, frame);
+    let mayBeFull = false;
+    for (const piece of pieces) {
+      const before = socket.bufferedAmount;
+      if (this.latest.size > 0 || before >= maxBufferedBytes) {
+        this.keep(deviceId, last);
+        break;
+      }
+      socket.sendFrame(piece);
+      mayBeFull = before + piece.length > freeBytes;
+    }
     // Read again only if it matters, because this runs for every client of a message.
-    const mayBeFull = before + frame.length > freeBytes && socket.bufferedAmount > freeBytes;
-    if (this.latest.size > 0 || mayBeFull) this.wait();
+    if (this.latest.size > 0 || (mayBeFull && socket.bufferedAmount > freeBytes)) this.wait();
   }
 
   private keep(deviceId: string, frame: Buffer): void {

@@ -11,7 +11,8 @@ import {
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, type Visibility, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
-import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
+import type { LiveHub } from '../telemetry/live/live.ts';
+import type { LiveListener } from '../telemetry/live/live-turns.ts';
 import type { Devices } from '../telemetry/points/devices.ts';
 import type { AlarmFeed } from './alarm-feed.ts';
 import { type ClientMessage, parseClientMessage, type Target } from './client-message.ts';
@@ -21,7 +22,7 @@ import { liveMessages } from './live-message.ts';
 import { Feed, type FeedSocket } from './point-feed.ts';
 import { type TenantChannelParts, TenantChannels } from './tenant-channels.ts';
 
-/** Returns the devices of a group, or undefined if the tenant has no such group. */
+/** Returns devices of a group, at most {@link maxMembers} and one more, or undefined if the tenant has no such group. */
 export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
 
 /** Dependencies of a session. */
@@ -33,8 +34,8 @@ export interface SessionParts extends TenantChannelParts {
   /** Accounts for what waits for slow clients. */
   readonly memory: MemoryBudget;
   readonly limits: ConnectionLimits;
-  /** Devices watched by the sockets of a tenant. */
-  readonly watched: Tally;
+  /** Devices that the sockets of a tenant have subscribed to, each as often as it is held. */
+  readonly subscribed: Tally;
   readonly groupMembers: GroupMembers;
   readonly logger: Logger;
 }
@@ -42,6 +43,8 @@ export interface SessionParts extends TenantChannelParts {
 /** Maximum devices and groups watched by one socket. */
 const maxDevices = 10_000;
 const maxGroups = 100;
+/** Maximum devices in the groups of one socket, each counted for every group that it is in: they are held, and gone through. */
+export const maxMembers = 20_000;
 /** Maximum alarms that wait to be judged by their device. */
 const maxUnjudgedAlarms = 1000;
 /** Maximum length of a message whose target is repeated in the response. */
@@ -79,9 +82,12 @@ export class Session {
   private readonly feed: Feed;
   private readonly channels: TenantChannels;
   private readonly watched = new Map<string, () => void>();
-  private readonly groups = new Map<string, Set<string>>();
+  /** The devices of each group. */
+  private readonly groups = new Map<string, readonly string[]>();
   /** Devices subscribed by their own id. */
   private readonly direct = new Set<string>();
+  /** How many of both, as the tenant's tally has them. */
+  private subscribed = 0;
   private stopAlarms: (() => void) | undefined;
   private unjudgedAlarms = 0;
   private lastAlarm = Promise.resolve();
@@ -136,9 +142,10 @@ export class Session {
     if (stale.length === 0) return;
     for (const groupId of stale) {
       try {
-        const members = await read(tenantId, groupId);
-        // It may have been unsubscribed in the meantime.
-        if (this.groups.has(groupId)) this.groups.set(groupId, new Set(members));
+        const members = (await read(tenantId, groupId)) ?? [];
+        // It may have been unsubscribed in the meantime, or have grown beyond what a socket may hold.
+        if (this.groups.has(groupId))
+          this.groups.set(groupId, members.slice(0, maxMembers - this.membersBeside(groupId)));
       } catch (error) {
         this.parts.logger.warn({ err: error, group: groupId }, 'the members of a watched group could not be read');
       }
@@ -169,6 +176,11 @@ export class Session {
     return this.points.deviceGroupIds?.some((groupId) => group === `${tenantId}/${groupId}`) ?? false;
   }
 
+  /** Whether the session watches a device by its own id. */
+  holds(deviceId: string): boolean {
+    return this.direct.has(deviceId);
+  }
+
   /** Stops watching those of the devices (undefined: all) that are no longer visible. */
   async reviewDevices(deviceIds?: readonly string[]): Promise<void> {
     const ids = deviceIds?.filter((id) => this.direct.has(id)) ?? [...this.direct];
@@ -183,8 +195,9 @@ export class Session {
     this.stopAlarms?.();
     this.channels.close();
     for (const stop of this.watched.values()) stop();
-    this.parts.watched.add(this.caller.tenantId, -this.watched.size);
     this.watched.clear();
+    this.parts.subscribed.add(this.caller.tenantId, -this.subscribed);
+    this.subscribed = 0;
     this.inbox.close();
     this.feed.close();
   }
@@ -255,12 +268,15 @@ export class Session {
       const held = this.groups.get(groupId);
       if (!held && this.groups.size >= maxGroups) throw invalidArgument(`at most ${maxGroups} groups per connection`);
       // Watched before it is read: a change in between must not be missed.
-      this.groups.set(groupId, held ?? new Set());
+      this.groups.set(groupId, held ?? []);
       try {
         const members = await this.parts.groupMembers(tenantId, groupId);
         if (!members) throw notFound('group_id: group');
-        this.limit(members);
-        this.groups.set(groupId, new Set(members));
+        if (this.membersBeside(groupId) + members.length > maxMembers) {
+          throw invalidArgument(`at most ${maxMembers} devices in the groups of a connection, counted for each group`);
+        }
+        this.limit(members, members.length - this.groups.get(groupId)!.length);
+        this.groups.set(groupId, members);
       } catch (error) {
         if (!held) this.groups.delete(groupId);
         throw error;
@@ -270,10 +286,11 @@ export class Session {
       const visible = this.isLimited ? await this.parts.visibleDevices(tenantId, deviceIds, this.points) : undefined;
       const devices = deviceIds.flatMap((id) => (visible?.has(id) === false ? [] : (known.get(id) ?? [])));
       if (devices.length < deviceIds.length) throw notFound('device_id: device');
-      this.limit(devices.map((device) => device.deviceId));
-      for (const device of devices) this.direct.add(device.deviceId);
+      const ids = devices.map((device) => device.deviceId);
+      this.limit(ids, ids.filter((id) => !this.direct.has(id)).length);
+      for (const id of ids) this.direct.add(id);
       // A change since they were looked up is not announced to this session.
-      if (this.isLimited) await this.reviewDevices(devices.map((device) => device.deviceId));
+      if (this.isLimited) await this.reviewDevices(ids);
     }
     this.update();
     // Once the subscription is confirmed, the client misses no point, whichever process commits it.
@@ -286,10 +303,20 @@ export class Session {
     return customerId === null && (deviceGroupIds?.includes(groupId.toLowerCase()) ?? true);
   }
 
-  private limit(more: readonly string[]): void {
-    const added = more.filter((id) => !this.watched.has(id)).length;
-    if (this.watched.size + added > maxDevices) throw invalidArgument(`at most ${maxDevices} devices per connection`);
-    if (this.parts.watched.of(this.caller.tenantId) + added > this.parts.limits.watchedOfTenant) {
+  /** Returns how many devices the groups other than this one have. */
+  private membersBeside(groupId: string): number {
+    let members = 0;
+    for (const [id, devices] of this.groups) if (id !== groupId) members += devices.length;
+    return members;
+  }
+
+  /** Throws if the connection cannot also watch these devices, of which it does not hold so many yet. */
+  private limit(devices: readonly string[], added: number): void {
+    const unwatched = devices.filter((id) => !this.watched.has(id)).length;
+    if (this.watched.size + unwatched > maxDevices)
+      throw invalidArgument(`at most ${maxDevices} devices per connection`);
+    const { subscribed, limits } = this.parts;
+    if (subscribed.of(this.caller.tenantId) + added > limits.subscribedOfTenant) {
       throw resourceExhausted('the connections of this tenant watch too many devices');
     }
   }
@@ -308,8 +335,12 @@ export class Session {
   private update(): void {
     if (this.closed) return;
     const { tenantId } = this.caller;
-    const before = this.watched.size;
-    const wanted = new Set([...this.direct, ...[...this.groups.values()].flatMap((members) => [...members])]);
+    const wanted = new Set(this.direct);
+    let subscribed = this.direct.size;
+    for (const members of this.groups.values()) {
+      for (const id of members) wanted.add(id);
+      subscribed += members.length;
+    }
     for (const [id, stop] of this.watched) {
       if (wanted.has(id)) continue;
       stop();
@@ -320,10 +351,10 @@ export class Session {
       if (this.watched.size >= maxDevices) break;
       if (!this.watched.has(id)) this.watched.set(id, this.parts.live.subscribe(tenantId, id, this.push));
     }
-    this.parts.watched.add(tenantId, this.watched.size - before);
+    this.parts.subscribed.add(tenantId, subscribed - this.subscribed);
+    this.subscribed = subscribed;
   }
 
-  private readonly push: LiveListener = (deviceId, points) => {
-    for (const message of liveMessages(deviceId, points)) this.feed.push(deviceId, message);
-  };
+  private readonly push: LiveListener = (deviceId, points) =>
+    this.feed.pushAll(deviceId, liveMessages(deviceId, points));
 }

@@ -6,6 +6,15 @@ import { WebSocket, WebSocketServer } from 'ws';
 import { textFrame } from './text-frame.ts';
 
 describe('textFrame', () => {
+  it('makes one frame for the same text to many clients', () => {
+    const [text, other] = ['x'.repeat(100_000), 'y'];
+    const frame = textFrame(text);
+    for (let client = 0; client < 3; client += 1) expect(textFrame(text)).to.equal(frame);
+    expect(textFrame(other).subarray(2).toString()).to.equal(other);
+    expect(textFrame(text)).to.deep.equal(frame);
+    expect(textFrame('')).to.deep.equal(Buffer.of(0x81, 0));
+  });
+
   it('makes frames that a client of the library reads, of every form of length', async () => {
     const lengths = [0, 1, 125, 126, 127, 65_535, 65_536, 200_000];
     const texts = [...lengths.map((length) => 'x'.repeat(length)), 'läuft', '\u{1f600}'.repeat(100)];

@@ -130,11 +130,12 @@ describe('/ws', () => {
         logger: createLogger('fatal'),
         roundMilliseconds: 20,
       }),
-      groupMembers: async (tenantId, groupId) => (tenantId === 'acme' && groupId === 'g' ? members : undefined),
+      groupMembers: async (tenantId, groupId) =>
+        tenantId === 'acme' && (groupId === 'g' || groupId.startsWith('copy')) ? members : undefined,
       followGroups: (changed) => (groupChanged = changed),
       followDevices: (changed) => (deviceChanged = changed),
       logger: createLogger('fatal'),
-      limits: { unjudgedOfAddress: 3, ofUser: 4 },
+      limits: { unjudgedOfAddress: 3, ofUser: 4, subscribedOfTenant: 30_000 },
       authenticate: async (token) => {
         if (token === 'slow') return judging;
         const caller = callers[token];
@@ -576,6 +577,26 @@ describe('/ws', () => {
     expect(await change(undefined, third)).to.deep.equal([third]);
     expect(await change('acme/g')).to.deep.equal([]);
   }).timeout(20_000);
+
+  it('holds a limited number of devices in groups, each counted for every group, for a socket and for a tenant', async () => {
+    members = Array.from({ length: 5000 }, (_, index) => testDeviceId(index));
+    const [one, other] = [connect('user'), connect('user')];
+    await Promise.all([one.opened, other.opened]);
+    const codeOf = async (client: typeof one, group: string): Promise<string | undefined> =>
+      ((await client.say({ subscribe: 'telemetry.live', group_id: group })) as { error?: { code: string } }).error
+        ?.code;
+    for (const group of ['copy1', 'copy2', 'copy3', 'copy4', 'copy1']) {
+      expect(await codeOf(one, group)).to.equal(undefined);
+    }
+    expect(await codeOf(one, 'copy5')).to.equal('INVALID_ARGUMENT');
+    for (const group of ['copy1', 'copy2']) expect(await codeOf(other, group)).to.equal(undefined);
+    expect(await codeOf(other, 'copy3')).to.equal('RESOURCE_EXHAUSTED');
+    await one.say({ unsubscribe: 'telemetry.live', group_id: 'copy4' });
+    expect(await codeOf(other, 'copy3')).to.equal(undefined);
+    one.socket.close();
+    await one.closed;
+    expect(await codeOf(other, 'copy4')).to.equal(undefined);
+  });
 
   it('responds to invalid requests with an error and stays open', async () => {
     const client = connect('user');

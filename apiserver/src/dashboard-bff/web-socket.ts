@@ -48,7 +48,7 @@ const mebibyte = 1024 * 1024;
 const requiredScope = 'telemetry:read';
 
 /** Dependencies of /ws. */
-export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'watched' | 'limits'> {
+export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'subscribed' | 'limits'> {
   /** Returns the caller behind a token, counted as a request of its tenant. Provided by the gateway. */
   readonly authenticate: (token: string, address: string) => Promise<Caller>;
   /** Reports whether the gateway has found the token valid within the last seconds. */
@@ -94,7 +94,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     ...given,
     limits,
     memory: new MemoryBudget({ total: 64 * mebibyte, perOwner: 24 * mebibyte }),
-    watched: new Tally(),
+    subscribed: new Tally(),
     ofUser: new Tally(),
     ofTenant: new Tally(),
     groups: new GroupChanges(given.groupMembers),

@@ -69,7 +69,7 @@ export interface DeviceFacts {
 /** Returns the effective tags of a device: its own over the inherited ones. */
 export function effectiveTags(
   own: Readonly<Record<string, string>>,
-  profile: ProfileFacts | undefined,
+  profile: Pick<ProfileFacts, 'defaultTags'> | undefined,
   tenant: TenantDefaultFacts,
 ): Record<string, string> {
   return { ...(profile ? profile.defaultTags : tenant.tags), ...own };

@@ -22,6 +22,9 @@ export interface ProfileFacts {
   readonly revision?: string;
 }
 
+/** What the messages of devices show of their profile. */
+export type ShownProfile = Pick<ProfileFacts, 'profileId' | 'name' | 'defaultTags'>;
+
 /** A tag of a device. */
 export interface Tag {
   readonly key: string;
@@ -43,6 +46,10 @@ export interface TransactionalProfileReader extends ProfileReader {
     profileId: string,
     lock?: 'FOR KEY SHARE',
   ): Promise<ProfileFacts | undefined>;
+  /** Returns what is shown of those of the profiles that exist, by their ids. Reads no schemas, which take up to a megabyte each. */
+  shown(tenantId: string, profileIds: readonly string[]): Promise<ReadonlyMap<string, ShownProfile>>;
+  /** Keeps those of the profiles that exist from being deleted until the transaction ends, and returns their ids. */
+  hold(tx: Transaction, tenantId: string, profileIds: readonly string[]): Promise<ReadonlySet<string>>;
   /** Returns for each tag the ids of the profiles, or of some of them, that have it among their default tags. */
   withDefaultTags(
     tx: Transaction,

@@ -29,6 +29,8 @@ import {
 
 const updatable = ['name', 'scopes', 'device_group_ids', 'user_ids'] as const;
 const maximumMembers = 1000;
+/** Groups of a page that waits for no turn: each may have so many members. */
+const smallPage = 20;
 /**
  * Maximum device groups of one group, and groups of one user: what a user holds travels with each call between
  * processes.
@@ -122,9 +124,11 @@ export function groupHandlers(
     listGroups: async (request, { tenantId }) => {
       const scope = [tenantId, 'groups'];
       const page = paging.open<string>(request, scope);
-      const rows = await database.read(tenantId, (tx) => listGroups(tx, tenantId, page.after, page.size + 1));
-      const closed = paging.close(rows, page, scope, (row) => row.group_id);
-      return { groups: closed.rows.map(toGroup), nextPageToken: closed.nextPageToken };
+      return paging.turns.run(tenantId, page.size, smallPage, async () => {
+        const rows = await database.read(tenantId, (tx) => listGroups(tx, tenantId, page.after, page.size + 1));
+        const closed = paging.close(rows, page, scope, (row) => row.group_id);
+        return { groups: closed.rows.map(toGroup), nextPageToken: closed.nextPageToken };
+      });
     },
 
     updateGroup: async (request, { tenantId, caller }) => {

@@ -6,7 +6,8 @@ import { CreateProfileRequestSchema, type Profile, ProfileSchema } from '@kellet
 import { profileChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
-import type { Tag } from '../../policies/profile-reader.ts';
+import { isId } from '../../platform/ids.ts';
+import type { ShownProfile, Tag } from '../../policies/profile-reader.ts';
 import type { ProfileFields } from './profile-rules.ts';
 
 /** A row of the table profiles. */
@@ -113,6 +114,37 @@ export async function findProfileByName(
     [tenantId, name],
   );
   return rows[0];
+}
+
+/** Returns what the messages of devices show of profiles, by their ids. */
+export async function shownProfiles(
+  tx: Transaction,
+  tenantId: string,
+  profileIds: readonly string[],
+): Promise<Map<string, ShownProfile>> {
+  if (profileIds.length === 0) return new Map();
+  const { rows } = await tx.query<{ profile_id: string; name: string; tags: Record<string, string> | null }>(
+    `SELECT profile_id, name, document->'default_tags' AS tags FROM profiles
+     WHERE tenant_id = $1 AND profile_id = ANY($2::uuid[])`,
+    [tenantId, profileIds],
+  );
+  return new Map(rows.map(({ profile_id: id, name, tags }) => [id, { profileId: id, name, defaultTags: tags ?? {} }]));
+}
+
+/** Locks those of the profiles that exist against deletion until the transaction ends, and returns their ids. */
+export async function holdProfiles(
+  tx: Transaction,
+  tenantId: string,
+  profileIds: readonly string[],
+): Promise<Set<string>> {
+  const ids = profileIds.filter(isId);
+  if (ids.length === 0) return new Set();
+  const { rows } = await tx.query<{ profile_id: string }>(
+    `SELECT profile_id FROM profiles WHERE tenant_id = $1 AND profile_id = ANY($2::uuid[])
+     ORDER BY profile_id FOR KEY SHARE`,
+    [tenantId, ids],
+  );
+  return new Set(rows.map((row) => row.profile_id));
 }
 
 /** Returns for each tag the ids of the profiles, or of some of them, that have it among their default tags. */

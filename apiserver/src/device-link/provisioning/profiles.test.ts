@@ -1,30 +1,18 @@
 // What reads of profiles take out of the database: schemas are large, and devices inherit little of them.
 import { Device_Status } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
+import { customerHasUsers } from '../../auth/accounts/account-store.ts';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts';
 import { filtersOf, selectDevices } from '../../device-registry/devices/device-selection.ts';
-import type { Database, Transaction } from '../../platform/database/database.ts';
+import { createDeviceRegistry } from '../../device-registry/service.ts';
+import { startTestGateway } from '../../gateway/testing/test-gateway.ts';
 import { namedId } from '../../platform/ids.ts';
+import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { RolloutMembership } from '../ota/rollouts/membership.ts';
 import { createProfileReader } from './profiles.ts';
-
-/** A database that counts the bytes of the rows that its reads return. */
-function counting(database: Database): { database: Database; bytes: () => number } {
-  let bytes = 0;
-  const count = (tx: Transaction): Transaction => ({
-    hint: (...args) => tx.hint(...args),
-    query: async <Row extends Record<string, unknown>>(text: string, values?: readonly unknown[]) => {
-      const result = await tx.query<Row>(text, values);
-      bytes += JSON.stringify(result.rows).length;
-      return result;
-    },
-  });
-  const counted = {
-    read: <T>(tenantId: string, work: (tx: Transaction) => Promise<T>) =>
-      database.read(tenantId, (tx) => work(count(tx))),
-  };
-  return { database: counted as unknown as Database, bytes: () => bytes };
-}
+import { templatesOfGroup } from './template-store.ts';
 
 describe('profiles with large schemas', () => {
   let test: TestDatabase;
@@ -54,7 +42,7 @@ describe('profiles with large schemas', () => {
   after(() => test?.drop());
 
   it('are found by their default tags without reading the schemas', async () => {
-    const { database, bytes } = counting(test.database);
+    const { database, bytes } = countBytesRead(test.database);
     const tags = ['site=north', 'place==3', 'site=', 'none=1'];
     const fields = {
       status: Device_Status.status_unspecified,
@@ -75,7 +63,7 @@ describe('profiles with large schemas', () => {
   });
 
   it('are found by their names without reading the schemas', async () => {
-    const { database, bytes } = counting(test.database);
+    const { database, bytes } = countBytesRead(test.database);
     const found = await database.read('acme', (tx) =>
       createProfileReader(database).idsByName(tx, 'acme', ['p7', 'none', 'p1']),
     );
@@ -84,5 +72,51 @@ describe('profiles with large schemas', () => {
       ['p7', idOf(7)],
     ]);
     expect(bytes()).to.be.below(500);
+  });
+
+  it('are held and shown with their devices without reading the schemas', async () => {
+    const { database, bytes } = countBytesRead(test.database);
+    const profiles = createProfileReader(database);
+    const asked = [idOf(0), idOf(1, 'other'), idOf(1)];
+    const shown = await profiles.shown('acme', asked);
+    expect([...shown.values()].sort((a, b) => (a.name < b.name ? -1 : 1))).to.deep.equal([
+      { profileId: idOf(0), name: 'p0', defaultTags: { site: 'north', place: '=0' } },
+      { profileId: idOf(1), name: 'p1', defaultTags: { site: 'south', place: '=1' } },
+    ]);
+    const held = await database.tenant('acme', (tx) => profiles.hold(tx, 'acme', [...asked, 'malformed']));
+    expect([...held].sort()).to.deep.equal([idOf(0), idOf(1)].sort());
+    expect(bytes()).to.be.below(1000);
+  });
+
+  it('are not read by pages of devices, nor by imports that name them', async () => {
+    const { database, bytes } = countBytesRead(test.database);
+    const platform = testPlatform(database, new MovableClock());
+    const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+    const devices = createDeviceRegistry(
+      ...([platform, createProfileReader(database), new RolloutMembership(platform.clock)] as const),
+      usage,
+    );
+    const server = await startTestGateway((registry) => devices.register(registry), { testDatabase: test });
+    try {
+      const call = (path: string, body?: string) =>
+        fetch(`${server.rest}/api/v1/devices${path}`, {
+          method: body === undefined ? 'GET' : 'POST',
+          headers: { authorization: 'Bearer admin', 'content-type': 'application/x-ndjson' },
+          ...(body === undefined ? {} : { body }),
+        }).then((response) => response.text());
+      const lines = Array.from({ length: number }, (_, index) =>
+        JSON.stringify({ hardware_id: `h${index}`, profile_id: idOf(index) }),
+      );
+      const report = await call('/import', lines.join('\n'));
+      expect(report).to.include(`"created":${number}`);
+      const page = JSON.parse(await call('')) as { devices: { effective_tags: Record<string, string> }[] };
+      expect(page.devices.map((device) => device.effective_tags['place']!).sort()).to.deep.equal(
+        Array.from({ length: number }, (_, index) => `=${index}`).sort(),
+      );
+      expect(await call('/export?format=ndjson')).to.include('"profile_name":"p19"');
+      expect(bytes()).to.be.below(100_000);
+    } finally {
+      await server.stop();
+    }
   });
 });

@@ -21,11 +21,13 @@ import {
   findProfile,
   findProfileByName,
   hasRevision,
+  holdProfiles,
   listProfiles,
   type ProfileCursor,
   type ProfileRow,
   profilesWithNames,
   profilesWithTags,
+  shownProfiles,
   toProfile,
 } from './profile-store.ts';
 
@@ -59,6 +61,8 @@ export const createProfileReader = (database: Database): TransactionalProfileRea
     const row = await findProfile(tx, tenantId, profileId, lock);
     return row && toFacts(row);
   },
+  shown: (tenantId, profileIds) => database.read(tenantId, (tx) => shownProfiles(tx, tenantId, profileIds)),
+  hold: holdProfiles,
   withDefaultTags: profilesWithTags,
   idsByName: profilesWithNames,
 });

@@ -8,6 +8,7 @@ import {
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
+import { readSized } from '../../platform/database/sized-rows.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -39,6 +40,8 @@ import {
 } from './alarm-store.ts';
 
 const maximumDetailsBytes = 16_384;
+/** Alarms of a page that waits for no turn: fewer than a megabyte. */
+const smallPage = 50;
 const reading = 'alarms:read';
 
 /** The handlers. */
@@ -116,12 +119,15 @@ export function alarmHandlers(parts: {
       const scope = [tenantId, 'newest alarms', deviceId, ruleId, severity, status, visibility];
       const page = paging.open<string>(request, scope);
       const filters = { deviceId, ruleId, severity, status, visibility };
-      const rows = await database.read(tenantId, async (tx) => {
-        await checkFilters(tx, tenantId, filters);
-        return listAlarms(tx, tenantId, filters, page.after, page.size + 1);
+      const cursorOf = (row: AlarmRow) => row.alarm_id;
+      return paging.turns.run(tenantId, page.size, smallPage, async () => {
+        const { rows, isCut } = await database.read(tenantId, async (tx) => {
+          await checkFilters(tx, tenantId, filters);
+          return readSized(page, cursorOf, (after, room) => listAlarms(tx, tenantId, filters, after, room));
+        });
+        const closed = paging.close(rows, page, scope, cursorOf, isCut);
+        return { alarms: closed.rows.map(toAlarm), nextPageToken: closed.nextPageToken };
       });
-      const closed = paging.close(rows, page, scope, (row) => row.alarm_id);
-      return { alarms: closed.rows.map(toAlarm), nextPageToken: closed.nextPageToken };
     },
 
     updateAlarm: (request, context) => {

@@ -7,6 +7,7 @@ import { holdLock, ruleEvaluationLock } from '../../platform/database/advisory-l
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
@@ -211,8 +212,8 @@ export async function listAlarms(
   tenantId: string,
   { deviceId, ruleId, severity, status, visibility }: AlarmFilters,
   before: string | undefined,
-  limit: number,
-): Promise<AlarmRow[]> {
+  room: Room,
+): Promise<(AlarmRow & SizedRow)[]> {
   const filters: [string, unknown][] = [
     ['device_id =', deviceId],
     ['rule_id =', ruleId],
@@ -221,11 +222,16 @@ export async function listAlarms(
     ['alarm_id <', before],
   ];
   const given = filters.filter(([, value]) => value !== undefined);
-  const conditions = given.map(([condition], index) => `AND ${condition} $${index + 3}`);
-  const values: unknown[] = [tenantId, limit, ...given.map(([, value]) => value)];
+  const conditions = given.map(([condition], index) => `AND ${condition} $${index + 4}`);
+  const values: unknown[] = [tenantId, room.limit, room.bytes, ...given.map(([, value]) => value)];
   conditions.push(...visibleAlarms(visibility, values).map((condition) => `AND ${condition}`));
-  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `SELECT ${alarmColumns} FROM alarms a WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id DESC LIMIT $2`,
+  const { rows } = await tx.query<AlarmRow & SizedRow & Record<string, unknown>>(
+    sizedRows(
+      `SELECT ${alarmColumns}, coalesce(${jsonBytes('details')}, 0) AS row_bytes FROM alarms a
+       WHERE tenant_id = $1 ${conditions.join(' ')}`,
+      'alarm_id DESC',
+      2,
+    ),
     values,
   );
   return rows;

@@ -6,7 +6,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { visibilityOf, visibleGroups } from '../../platform/visibility.ts';
 import type { TenantDefaultFacts } from '../../policies/inheritance.ts';
-import type { ProfileFacts } from '../../policies/profile-reader.ts';
+import type { ShownProfile } from '../../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
 import { latestSign } from '../liveness/liveness.ts';
 import { toDevice } from './device-view.ts';
@@ -54,7 +54,7 @@ export interface DeviceMessages {
   readonly view: (
     context: CallContext,
     gathered: Gathered,
-    seeProfiles?: (profiles: ReadonlyMap<string, ProfileFacts | undefined>) => void,
+    seeProfiles?: (profiles: ReadonlyMap<string, ShownProfile>) => void,
   ) => Promise<Message[]>;
   readonly viewOne: (context: CallContext, gathered: Gathered) => Promise<Message>;
 }
@@ -64,11 +64,10 @@ export function deviceMessages({ profiles, peers, liveness }: RegistryParts): De
   const view: DeviceMessages['view'] = async ({ tenantId, caller }, gathered, seeProfiles) => {
     const profileIds = new Set(gathered.rows.flatMap((row) => row.profile_id ?? []));
     const deviceIds = gathered.rows.map((row) => row.device_id);
-    const [profilesFound, responses = []] = await Promise.all([
-      Promise.all([...profileIds].map(async (id) => [id, await profiles.get(tenantId, id)] as const)),
+    const [known, responses = []] = await Promise.all([
+      profiles.shown(tenantId, [...profileIds]),
       peers?.ask(tenantId, MemoryService.method.recallSigns, { deviceIds }),
     ]);
-    const known = new Map(profilesFound);
     seeProfiles?.(known);
     const elsewhere = Map.groupBy(
       responses.flatMap(({ signs }) => signs),

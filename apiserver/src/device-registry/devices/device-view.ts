@@ -4,14 +4,14 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { Device_Status, type DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { effectiveTags, type TenantDefaultFacts } from '../../policies/inheritance.ts';
-import type { ProfileFacts } from '../../policies/profile-reader.ts';
+import type { ShownProfile } from '../../policies/profile-reader.ts';
 import type { LivenessOverlay } from '../liveness/liveness.ts';
 import type { DeviceRow } from './devices.ts';
 
 /** The parts of a device's message besides its row. */
 export interface ViewParts {
   readonly groupIds: readonly string[];
-  readonly profile: ProfileFacts | undefined;
+  readonly profile: Pick<ShownProfile, 'defaultTags'> | undefined;
   readonly tenant: TenantDefaultFacts;
   readonly overlay: LivenessOverlay | undefined;
 }

@@ -168,8 +168,8 @@ describe('devices in the database', () => {
         [made.device_id],
       ),
     );
+    // The first key, which had ended, went with the second rotation.
     expect(rows).to.deep.equal([
-      { in_force: false, ends: false },
       { in_force: true, ends: true },
       { in_force: true, ends: false },
     ]);

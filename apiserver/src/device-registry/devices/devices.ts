@@ -34,10 +34,17 @@ export interface DeviceRow {
 export const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
   credential_type, certificate_expires_at, status, last_seen, firmware_version, software_version, created_at, updated_at`;
 
+/** What changes of many devices read of each: without its tags and metadata, which may take far more. */
+export type FleetRow = Pick<
+  DeviceRow,
+  'device_id' | 'hardware_id' | 'profile_id' | 'firmware_version' | 'software_version'
+>;
+
+/** The columns of FleetRow, of `devices d`. */
+export const fleetColumns = 'd.device_id, d.hardware_id, d.profile_id, d.firmware_version, d.software_version';
+
 /** Returns the part of a row that decides which groups the device belongs to. */
-export const fleetFacts = (
-  row: Pick<DeviceRow, 'device_id' | 'hardware_id' | 'profile_id' | 'firmware_version' | 'software_version'>,
-): FleetFacts => ({
+export const fleetFacts = (row: FleetRow): FleetFacts => ({
   deviceId: row.device_id,
   hardwareId: row.hardware_id,
   profileId: row.profile_id,
@@ -227,13 +234,9 @@ export async function listDevices(
 }
 
 /** Locks devices and their children, in order of their ids. */
-export async function lockFamily(
-  tx: Transaction,
-  tenantId: string,
-  deviceIds: readonly string[],
-): Promise<DeviceRow[]> {
-  const { rows } = await tx.query<DeviceRow>(
-    `SELECT ${deviceColumns} FROM devices
+export async function lockFamily(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<FleetRow[]> {
+  const { rows } = await tx.query<FleetRow>(
+    `SELECT ${fleetColumns} FROM devices d
      WHERE tenant_id = $1 AND deleted_at IS NULL
        AND (device_id = ANY($2::uuid[]) OR gateway_device_id = ANY($2::uuid[]))
      ORDER BY device_id FOR NO KEY UPDATE`,
@@ -458,10 +461,6 @@ export async function setVersions(
     return { before, after };
   });
 }
-
-type FleetRow = Pick<DeviceRow, 'device_id' | 'hardware_id' | 'profile_id' | 'firmware_version' | 'software_version'>;
-
-const fleetColumns = 'd.device_id, d.hardware_id, d.profile_id, d.firmware_version, d.software_version';
 
 /** Returns the number of devices that use a profile and are not deleted, at a cost that does not depend on it. */
 export async function countDevicesOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {

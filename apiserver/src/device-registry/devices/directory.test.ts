@@ -227,6 +227,32 @@ describe('device directory', () => {
       expect((await facts(second))!.type).to.equal('second');
     });
 
+    it('reads many profiles in one lookup of a tenant at a time, and few at once', async () => {
+      let [running, most, reads] = [0, 0, 0];
+      const profiles = createProfileReader(test.database);
+      const counting: ProfileReader = {
+        get: async (tenantId, id, known) => {
+          running += 1;
+          most = Math.max(most, running);
+          if (!known) reads += 1;
+          return profiles.get(tenantId, id, known).finally(() => (running -= 1));
+        },
+      };
+      directory = new DeviceDirectory(test.database, counting, 20_000_000);
+      await listening();
+      const schemas = await Promise.all(Array.from({ length: 20 }, insertProfile));
+      const fleets = await Promise.all(
+        Array.from({ length: 4 }, () => Promise.all(schemas.map((profileOf) => make(profileOf)))),
+      );
+      await settled();
+      [most, reads] = [0, 0];
+      const found = await Promise.all(fleets.map((devices) => directory.lookup('acme', devices)));
+      expect(found.map(({ size }) => size)).to.deep.equal([20, 20, 20, 20]);
+      expect(reads).to.equal(20);
+      // The first one reads, and those that have waited for their turn compare what it has read.
+      expect(most).to.equal(1);
+    });
+
     it('is bounded in bytes with the schemas, and counts a schema once', async () => {
       await withRoom(300_000);
       const schemas = await Promise.all(Array.from({ length: 6 }, insertProfile));

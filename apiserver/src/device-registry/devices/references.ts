@@ -14,8 +14,8 @@ export async function holdProfile(
   field = 'profile_id',
 ): Promise<void> {
   if (profileId === '') return;
-  const held = isId(profileId) && (await profiles.getWithin(tx, tenantId, profileId, 'FOR KEY SHARE'));
-  if (!held) throw notFound(field);
+  const held = await profiles.hold(tx, tenantId, [profileId]);
+  if (held.size === 0) throw notFound(field);
 }
 
 /**

@@ -9,6 +9,7 @@ import type {
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import { readSized } from '../../platform/database/sized-rows.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
@@ -21,6 +22,9 @@ import { checkWindow, keysField, timeField, timestampOf } from './view-fields.ts
 import { changeView, deleteView, findView, insertView, listViews, viewLimit, type ViewRow } from './views.ts';
 
 const updatable = ['name', 'device_id', 'asset_id', 'keys', 'start_time', 'end_time', 'customer_id'] as const;
+
+/** Views of a page that waits for no turn: each has up to 32 KiB of keys. */
+const smallPage = 20;
 
 const nameField = (name: string): string => textField('name', name, { minimum: 1, maximum: 256 });
 
@@ -84,12 +88,15 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
       const customerId = customerFilter(request.customerId, customer);
       const scope = [tenantId, 'entity-views', customerId];
       const page = paging.open<string>(request, scope);
-      const rows = await database.read(tenantId, async (tx) => {
-        if (customer === null) await checkCustomer(tx, tenantId, request.customerId, '');
-        return listViews(tx, tenantId, customerId, page.after, page.size + 1);
+      const cursorOf = (row: ViewRow) => row.entity_view_id;
+      return paging.turns.run(tenantId, page.size, smallPage, async () => {
+        const { rows, isCut } = await database.read(tenantId, async (tx) => {
+          if (customer === null) await checkCustomer(tx, tenantId, request.customerId, '');
+          return readSized(page, cursorOf, (after, room) => listViews(tx, tenantId, customerId, after, room));
+        });
+        const closed = paging.close(rows, page, scope, cursorOf, isCut);
+        return { entityViews: closed.rows.map(toView), nextPageToken: closed.nextPageToken };
       });
-      const closed = paging.close(rows, page, scope, (row) => row.entity_view_id);
-      return { entityViews: closed.rows.map(toView), nextPageToken: closed.nextPageToken };
     },
 
     updateEntityView: async (request, { tenantId }) => {

@@ -1,6 +1,7 @@
 // SQL of entity views. Every function works inside the caller's transaction.
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
+import { type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
 import { visibleTo } from '../../platform/visibility.ts';
 
@@ -66,13 +67,16 @@ export async function listViews(
   tenantId: string,
   customerId: string | undefined,
   after: string | undefined,
-  limit: number,
-): Promise<ViewRow[]> {
-  const { rows } = await tx.query<ViewRow>(
-    `SELECT ${columns} FROM entity_views
-     WHERE tenant_id = $1 AND ($2::uuid IS NULL OR entity_view_id > $2) ${customerId ? 'AND customer_id = $4' : ''}
-     ORDER BY entity_view_id LIMIT $3`,
-    [tenantId, after ?? null, limit, ...(customerId ? [customerId] : [])],
+  room: Room,
+): Promise<(ViewRow & SizedRow)[]> {
+  const { rows } = await tx.query<ViewRow & SizedRow>(
+    sizedRows(
+      `SELECT ${columns}, pg_column_size(keys || '{}'::text[]) AS row_bytes FROM entity_views
+       WHERE tenant_id = $1 AND ($2::uuid IS NULL OR entity_view_id > $2) ${customerId ? 'AND customer_id = $5' : ''}`,
+      'entity_view_id',
+      3,
+    ),
+    [tenantId, after ?? null, room.limit, room.bytes, ...(customerId ? [customerId] : [])],
   );
   return rows;
 }

@@ -17,11 +17,11 @@ import type { Implementation } from '../../platform/rpc.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
 import { deleteDevices } from '../devices/device-deletion.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
-import { type DeviceRow, fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
+import { fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
 import { holdGroups, joinGroupsOf } from '../devices/group-members.ts';
 import { holdProfile } from '../devices/references.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
-import { lockMatching, matchingIds, writeProfiles, writeTags } from './bulk-store.ts';
+import { lockMatching, matchingIds, type MatchingRow, writeProfiles, writeTags } from './bulk-store.ts';
 
 /** Devices of one transaction. */
 const devicesPerTransaction = 500;
@@ -127,7 +127,7 @@ async function apply(
   parts: RegistryParts,
   tx: Transaction,
   tenantId: string,
-  rows: readonly DeviceRow[],
+  rows: readonly MatchingRow[],
   change: BulkChange,
 ): Promise<number> {
   const ids = rows.map((row) => row.device_id);

@@ -2,7 +2,7 @@
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { Conditions } from '../devices/device-filters.ts';
-import { deviceColumns, type DeviceRow } from '../devices/devices.ts';
+import { type DeviceRow, fleetColumns, type FleetRow } from '../devices/devices.ts';
 
 const where = ({ conditions }: Conditions): string => conditions.map((condition) => `AND ${condition}`).join(' ');
 
@@ -21,15 +21,18 @@ export async function matchingIds(
   return rows.map((row) => row.device_id);
 }
 
+/** A device that matches. */
+export type MatchingRow = FleetRow & Pick<DeviceRow, 'tags'>;
+
 /** Locks those of the devices that still fulfil the conditions, whose values begin at $3, in order of their ids. */
 export async function lockMatching(
   tx: Transaction,
   tenantId: string,
   deviceIds: readonly string[],
   conditions: Conditions,
-): Promise<DeviceRow[]> {
-  const { rows } = await tx.query<DeviceRow>(
-    `SELECT ${deviceColumns} FROM devices d
+): Promise<MatchingRow[]> {
+  const { rows } = await tx.query<MatchingRow>(
+    `SELECT ${fleetColumns}, d.tags FROM devices d
      WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL ${where(conditions)}
      ORDER BY device_id FOR NO KEY UPDATE`,
     [tenantId, deviceIds, ...conditions.values],
@@ -56,10 +59,10 @@ export async function writeProfiles(
   tenantId: string,
   deviceIds: readonly string[],
   profileId: string | null,
-): Promise<DeviceRow[]> {
-  const { rows } = await tx.query<DeviceRow>(
-    `UPDATE devices SET profile_id = $3, updated_at = now() WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])
-     RETURNING ${deviceColumns}`,
+): Promise<FleetRow[]> {
+  const { rows } = await tx.query<FleetRow>(
+    `UPDATE devices d SET profile_id = $3, updated_at = now() WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])
+     RETURNING ${fleetColumns}`,
     [tenantId, deviceIds, profileId],
   );
   return rows;

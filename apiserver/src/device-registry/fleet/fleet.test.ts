@@ -17,6 +17,7 @@ import { createProfileReader } from '../../device-link/provisioning/profiles.ts'
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { outcomeOf } from '../../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
@@ -117,6 +118,38 @@ describe('fleets', function () {
       expect({ matched: result.matched, changed: result.changed }).to.deep.equal({ matched: 2, changed: 1 });
       for (const id of ids) expect((await get(id)).tags).to.deep.equal({ b: '1', y: 'new' });
       expect((await get(third)).tags).to.deep.equal({ b: '2', x: 'old' });
+    });
+
+    it('are not read with their metadata, which may be large, nor are the children of those that are deleted', async () => {
+      const metadata = { text: 'x'.repeat(15_000) };
+      const ids = [await make({ tags: { large: '1' }, metadata }), await make({ tags: { large: '1' }, metadata })];
+      const child = await make({ metadata });
+      await test.database.tenant('acme', (tx) =>
+        tx.query('UPDATE devices SET gateway_device_id = $2 WHERE device_id = $1', [child, ids[0]]),
+      );
+      const { database, bytes } = countBytesRead(test.database);
+      const platform = testPlatform(database, new MovableClock());
+      const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+      const counted = new ServiceRegistry();
+      const membership = new RolloutMembership(platform.clock);
+      createDeviceRegistry(platform, createProfileReader(database), membership, usage).register(counted);
+      for (const [action, value] of [
+        [Action.set_profile, valueOf(fan)],
+        [Action.set_tags, valueOf({ more: '1' })],
+        [Action.delete, undefined],
+      ] as const) {
+        const given = value === undefined ? {} : { value };
+        const request = create(method.changeDevices.input, {
+          filter: { tag: ['large=1'] },
+          action,
+          expected: 2,
+          ...given,
+        });
+        const context = internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme' });
+        expect((await counted.unary(method.changeDevices, request, context)).changed).to.equal(2);
+      }
+      expect(bytes()).to.be.below(10_000);
+      expect((await get(child)).gatewayDeviceId).to.equal('');
     });
 
     it('are left unchanged if their number is not the expected one', async () => {

@@ -170,11 +170,12 @@ export async function removeMember(
   if (rowCount === 0) throw new KelletError('NOT_FOUND', 'the device is not in the group');
 }
 
-/** Returns the ids of the group's devices that are not deleted, or undefined if the tenant has no such group. */
+/** Returns the ids of the group's devices that are not deleted, at most so many, or undefined if the tenant has no such group. */
 export async function groupMembers(
   database: Database,
   tenantId: string,
   groupId: string,
+  limit: number,
 ): Promise<string[] | undefined> {
   if (!isId(groupId)) return undefined;
   return database.read(tenantId, async (tx) => {
@@ -185,8 +186,8 @@ export async function groupMembers(
     if (group.rowCount === 0) return undefined;
     const { rows } = await tx.query<{ device_id: string }>(
       `SELECT device_id FROM device_group_members JOIN devices USING (tenant_id, device_id)
-       WHERE tenant_id = $1 AND group_id = $2 AND deleted_at IS NULL ORDER BY device_id`,
-      [tenantId, groupId],
+       WHERE tenant_id = $1 AND group_id = $2 AND deleted_at IS NULL ORDER BY device_id LIMIT $3`,
+      [tenantId, groupId, limit],
     );
     return rows.map((row) => row.device_id);
   });

@@ -12,7 +12,7 @@ import { KelletError } from '../../platform/errors.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../../platform/visibility.ts';
-import type { ProfileFacts } from '../../policies/profile-reader.ts';
+import type { ShownProfile } from '../../policies/profile-reader.ts';
 import { deviceMessages, gather } from '../devices/device-messages.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
 import { listDevices } from '../devices/devices.ts';
@@ -47,7 +47,7 @@ export function exportHandler(
           return gather(tx, tenantId, rows, 'without query');
         });
         if (signal.aborted) throw new KelletError('CANCELLED', 'the client has disconnected');
-        let known: ReadonlyMap<string, ProfileFacts | undefined> = new Map();
+        let known: ReadonlyMap<string, ShownProfile> = new Map();
         const devices = await view(context, gathered, (of) => (known = of));
         const lines = devices.map((device) => format.line(exported(create(DeviceSchema, device), known)));
         const isLast = gathered.rows.length < pageSize;
@@ -71,7 +71,7 @@ export function exportHandler(
   };
 }
 
-const exported = (device: Device, profiles: ReadonlyMap<string, ProfileFacts | undefined>): ExportedDevice => ({
+const exported = (device: Device, profiles: ReadonlyMap<string, ShownProfile>): ExportedDevice => ({
   name: device.name,
   hardware_id: device.hardwareId,
   profile_id: device.profileId,

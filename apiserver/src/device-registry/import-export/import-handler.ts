@@ -11,7 +11,7 @@ import { mintDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
-import { isId, newId } from '../../platform/ids.ts';
+import { newId } from '../../platform/ids.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { deviceQuota, fleetFacts } from '../devices/devices.ts';
 import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts';
@@ -249,13 +249,10 @@ class ImportRun {
     const { tenantId, parts } = this;
     const profileIds = [...new Set(candidates.flatMap(({ profileId }) => profileId || []))].sort();
     const groupIds = [...new Set(candidates.flatMap(({ line }) => line.groupIds ?? []))].sort();
-    const found = await Promise.all(
-      profileIds.map(async (id) => isId(id) && (await parts.profiles.getWithin(tx, tenantId, id, 'FOR KEY SHARE'))),
-    );
-    const unknownProfiles = new Set(profileIds.filter((_, index) => !found[index]));
+    const held = await parts.profiles.hold(tx, tenantId, profileIds);
     const kinds = await holdGroups(tx, tenantId, groupIds);
     return (line, profileId) => {
-      if (profileId !== undefined && unknownProfiles.has(profileId)) return notFound('profile_id');
+      if (profileId && !held.has(profileId)) return notFound('profile_id');
       const group = line.groupIds?.find((id) => kinds.get(id) !== false);
       if (group === undefined) return undefined;
       const name = `group_ids: ${JSON.stringify(group)}`;

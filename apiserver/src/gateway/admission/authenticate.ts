@@ -32,11 +32,11 @@ import { type Caller, type CallerKind, internalContext, type Invoker, publicCall
 import { TokenBuckets } from '../../platform/token-bucket.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
+import { RememberedIdentities } from './remembered-identities.ts';
 import { RevocationIndex } from './revocation-index.ts';
 
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;
-const maximumRemembered = 50_000;
 /** Smaller, because rejections contain errors with stack traces and need no valid credential. */
 const maximumRefused = 5_000;
 /** Credentials that were valid here before, and failed credentials allowed per address (IPv6: per /64). */
@@ -87,33 +87,6 @@ function presented(credential: Credential): Presented {
   }
   const proven = proofHash(credential).toString('hex');
   return { credential, hash: proven, key: `${credential.kind} ${proven}` };
-}
-
-interface Remembered {
-  readonly identity: Identity;
-  readonly until: number;
-}
-
-/** Identities by the hash of their credential, indexed by the keys that revoke them. */
-class RememberedIdentities {
-  private readonly index = new RevocationIndex<string>();
-  private readonly entries = new LRUCache<string, Remembered>({
-    max: maximumRemembered,
-    dispose: ({ identity }, credentialHash) => this.index.remove(identity.caller, credentialHash),
-  });
-
-  get(credentialHash: string): Remembered | undefined {
-    return this.entries.get(credentialHash);
-  }
-
-  set(credentialHash: string, entry: Remembered): void {
-    this.entries.set(credentialHash, entry);
-    this.index.add(entry.identity.caller, credentialHash);
-  }
-
-  forget(key: string): void {
-    for (const credentialHash of this.index.meant(key)) this.entries.delete(credentialHash);
-  }
 }
 
 /** A call that stays open while its caller remains authorised. */

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { JsonProblem, maximumKeys, maximumNodes, parseStrictJson, sizeProblem } from './strict-json.ts';
+import { JsonProblem, maximumItems, maximumKeys, maximumNodes, parseStrictJson, sizeProblem } from './strict-json.ts';
 
 const parse = (text: string) => parseStrictJson(Buffer.from(text));
 
@@ -101,6 +101,16 @@ describe('the size of a body', () => {
     ['counts brackets that are never closed', '['.repeat(maximumNodes + 1), 'objects and arrays'],
     ['may be an object with as many fields as allowed', object(maximumKeys), undefined],
     ['may be several objects of the maximum size', `[${object(maximumKeys)},{"a":${object(maximumKeys)}}]`, undefined],
+    [
+      'may have as many items in arrays as allowed',
+      `{"a":[1],"b":[${'1,'.repeat(maximumItems)}{"a":1,"b":2}]}`,
+      undefined,
+    ],
+    [
+      'must not have more items in all arrays than allowed',
+      `[[${'1,'.repeat(maximumItems - 1)}1],2,3]`,
+      'items of arrays',
+    ],
     ['must not be an object with more fields than allowed', `{"a":[${object(maximumKeys + 1)}]}`, 'fields'],
   ] as const) {
     it(what, () => {

@@ -35,6 +35,9 @@ export class JsonProblem extends Error {
  */
 export const maximumNodes = 100_000;
 
+/** Maximum number of items of all arrays in a body: free-form JSON takes an object for each. */
+export const maximumItems = 100_000;
+
 /**
  * Maximum number of fields of an object, and of entries of a map in a binary message. An object costs more than many
  * small ones of the same size; the largest reasonable one, the values of a point, has 256.
@@ -47,7 +50,9 @@ export function sizeProblem(body: Uint8Array): string | undefined {
   let nodes = 0;
   let isString = false;
   let depth = 0;
+  let items = 0;
   const keys = new Int32Array(maximumDepth + 1);
+  const isArray = new Uint8Array(maximumDepth + 1);
   for (let at = 0; at < body.length; at += 1) {
     const byte = body[at]!;
     if (byte === quote) isString = !isString;
@@ -57,13 +62,15 @@ export function sizeProblem(body: Uint8Array): string | undefined {
       depth += 1;
       // Beyond the array, a write has no effect: the text is refused for its depth later.
       keys[depth] = 0;
+      isArray[depth] = byte === openBracket ? 1 : 0;
     } else if (byte === closeBrace || byte === closeBracket) depth -= 1;
     else if (byte === colon) {
       keys[depth]! += 1;
       if (keys[depth]! > maximumKeys) return `must not hold an object with more than ${maximumKeys} fields`;
-    }
+    } else if (byte === comma && isArray[depth] === 1) items += 1;
   }
-  return nodes > maximumNodes ? `must not hold more than ${maximumNodes} objects and arrays` : undefined;
+  if (nodes > maximumNodes) return `must not hold more than ${maximumNodes} objects and arrays`;
+  return items > maximumItems ? `must not hold more than ${maximumItems} items of arrays` : undefined;
 }
 
 /** Parses a request body. Throws JsonProblem unless it is one well-formed JSON value in UTF-8. */

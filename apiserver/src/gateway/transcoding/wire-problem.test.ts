@@ -139,6 +139,10 @@ describe('the error for an invalid binary message', () => {
       holding(field.labels, ...Array.from({ length: 10_001 }, () => hex('0a 01 61'))),
       'labels: must not have more than 10000 entries',
     ],
+    [
+      holding(field.list, ...Array.from({ length: 100_000 }, () => hex('0a 02 20 01'))),
+      'the message: must not hold more than 100000 messages',
+    ],
     [nested(100), `nested: must not be nested deeper than 100`],
     [nested(20_000), `nested: must not be nested deeper than 100`],
     // Unterminated groups of an unknown field.

@@ -4,7 +4,7 @@ import { isUtf8 } from 'node:buffer';
 import { type DescField, type DescMessage, ScalarType } from '@bufbuild/protobuf';
 import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
 import { isWellKnown, showPath } from './field-path.ts';
-import { maximumKeys } from './strict-json.ts';
+import { maximumKeys, maximumNodes } from './strict-json.ts';
 import { enumNames } from './value-checks.ts';
 
 /** Maximum nesting of messages, as in the decoder. */
@@ -87,6 +87,7 @@ class Walk {
   private readonly reader: BinaryReader;
   /** Current position; a map key is represented by the location of its text. Left in place when a problem is thrown. */
   private readonly path: (string | number | Span)[] = [];
+  private messages = 0;
 
   constructor(bytes: Uint8Array) {
     this.bytes = bytes;
@@ -102,6 +103,11 @@ class Walk {
     if (depth > maximumDepth) {
       this.path.length = 1;
       throw new Problem(`must not be nested deeper than ${maximumDepth}`);
+    }
+    this.messages += 1;
+    if (this.messages > maximumNodes) {
+      this.path.length = 0;
+      throw new Problem(`must not hold more than ${maximumNodes} messages`);
     }
     const { typeName } = schema;
     if (typeName === 'google.protobuf.Timestamp') return this.timestamp(end);

@@ -223,4 +223,23 @@ describe('expressions', () => {
       expect(performance.now() - started, pattern).to.be.below(1000);
     }
   });
+
+  it('admit no ranges that take long to compile because they ignore case', () => {
+    const range = (pattern: string): string => `string.state.matches("(?i)[${pattern}]")`;
+    const wide = 'Ā-\u{fffff}';
+    for (const text of [
+      range(wide.repeat(200)),
+      range('\\\\x{0000100}-\\\\x{fffff}'),
+      range(`\\\\pL-${wide}`),
+      `string.state.matches("(?s)(?si-m:[${wide}])")`,
+      [range('一-龥a'), range('一-龥b'), range('一-龥c')].join(' || '),
+    ]) {
+      const started = performance.now();
+      expect(errorsOf(text)[0], text).to.include('ranges of more than 50000 characters');
+      expect(performance.now() - started, text).to.be.below(500);
+    }
+    for (const text of [range('一-龥'), range('a-zà-ÿ'), `string.state.matches("[${wide}]") && ${range('а-яё')}`]) {
+      expect(errorsOf(text), text).to.deep.equal([]);
+    }
+  });
 });

@@ -2,7 +2,7 @@
 import { celEnv, type CelInput, isCelError, parse, plan } from '@bufbuild/cel';
 import type { Expr } from '@bufbuild/cel-spec/cel/expr/syntax_pb.js';
 import { costOf } from './cost.ts';
-import { beginEvaluation, boundedPatterns, patternProblem } from './patterns.ts';
+import { beginEvaluation, boundedPatterns, foldedCharacters, maxFolded, patternProblem } from './patterns.ts';
 import { syntaxMistake } from './syntax.ts';
 import { literalText, type Problem, TypeCheck } from './type-check.ts';
 import { fits, mapOf, nameOf, type Type } from './types.ts';
@@ -109,9 +109,16 @@ function problemsOf(expr: Expr): readonly Problem[] {
   if (checker.problems.length > 0) return checker.problems;
   if (!fits(type, 'bool')) return [{ id: expr.id, message: `the result is ${nameOf(type)}, not bool` }];
   const found: Problem[] = [];
+  let folded = 0;
   const cost = costOf(expr, (call) => {
     const text = literalText(call.args.at(-1));
-    const problem = text === undefined ? 'the pattern of matches must be a literal' : patternProblem(text);
+    folded += foldedCharacters(text ?? '');
+    const problem =
+      text === undefined
+        ? 'the pattern of matches must be a literal'
+        : folded > maxFolded
+          ? `patterns that ignore case have ranges of more than ${maxFolded} characters`
+          : patternProblem(text);
     if (problem !== undefined) found.push({ id: call.args.at(-1)!.id, message: problem });
   });
   if (cost > maxCost) found.push({ id: expr.id, message: `an evaluation may cost ${cost} steps, at most ${maxCost}` });

@@ -2,9 +2,7 @@
 import { toHex } from '../points/leaf-hashes.ts';
 import { formatNanoseconds, toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-
-/** Receives the committed points of a device from one flush in order of arrival, each as the JSON of a LivePoint. */
-export type LiveListener = (deviceId: string, points: readonly string[]) => void;
+import { type LiveListener, LiveTurns } from './live-turns.ts';
 
 /** The other processes of the data plane (live-relay.ts); keys are `tenant/device`. */
 export interface LiveElsewhere {
@@ -22,6 +20,7 @@ export interface LiveElsewhere {
 /** Tracks subscriptions to devices. */
 export class LiveHub {
   private readonly listeners = new Map<string, Set<LiveListener>>();
+  private readonly turns = new LiveTurns();
   private elsewhere: LiveElsewhere | undefined;
 
   /** Connects this hub to the other processes. */
@@ -72,9 +71,7 @@ export class LiveHub {
   /** Delivers points from any process to the listeners of this process. */
   deliver(key: string, points: readonly string[]): void {
     const watching = this.listeners.get(key);
-    if (!watching) return;
-    const deviceId = key.slice(key.indexOf('/') + 1);
-    for (const listener of watching) listener(deviceId, points);
+    if (watching) this.turns.deliver(key, points, watching);
   }
 }
 

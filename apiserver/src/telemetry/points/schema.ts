@@ -5,7 +5,12 @@ import {
   type TelemetrySchema_Key,
   TelemetrySchema_Key_Type,
 } from '@kellet/proto/es/kellet/v1/common_pb';
+import { shorten } from '../../platform/shorten.ts';
 import type { PointValues } from './payload.ts';
+
+/** Values that an error lists, and characters of each. */
+const mostListed = 10;
+const longestListed = 40;
 
 /** Returns why the values violate the schema, or undefined if they conform. */
 export function schemaViolation(schema: TelemetrySchema, values: PointValues): string | undefined {
@@ -53,12 +58,18 @@ export function keyViolation(
   return `${name} must be a ${wanted === TelemetrySchema_Key_Type.number ? 'number' : 'string'}`;
 }
 
+/** Returns the first of some values, since a response has a hundred errors and is kept for the idempotency key. */
+function listed(values: readonly string[]): string {
+  const first = values.slice(0, mostListed).map((value) => shorten(value, longestListed));
+  return first.join(', ') + (values.length > mostListed ? ' …' : '');
+}
+
 function textViolation(schema: TelemetrySchema, name: string, value: string): string | undefined {
   const rule = ruleOf(schema, name);
   if (!rule) return undefined;
   if (rule.maxLength !== undefined && Buffer.byteLength(value) > rule.maxLength) {
     return `${name} is longer than ${rule.maxLength} bytes`;
   }
-  if (rule.enum.length > 0 && !rule.enum.includes(value)) return `${name} must be one of ${rule.enum.join(', ')}`;
+  if (rule.enum.length > 0 && !rule.enum.includes(value)) return `${name} must be one of ${listed(rule.enum)}`;
   return undefined;
 }

@@ -86,6 +86,21 @@ describe('validatePoint', () => {
     ['a value that is too large', { numericValues: { temperature: 85.1 } }, strict, 'temperature is above 85'],
     ['a string instead of a number', { stringValues: { temperature: '21' } }, strict, 'temperature must be a number'],
     ['a number instead of a string', { numericValues: { temperature: 1, state: 1 } }, strict, 'state must be a string'],
+    [
+      'a value outside a long enum',
+      { stringValues: { level: 'none' } },
+      testDevice(deviceId, {
+        telemetrySchema: create(TelemetrySchemaSchema, {
+          keys: {
+            level: {
+              type: TelemetrySchema_Key_Type.string,
+              enum: Array.from({ length: 128 }, (_, n) => (n === 1 ? 'x'.repeat(256) : `l${n}`)),
+            },
+          },
+        }),
+      }),
+      `level must be one of l0, ${'x'.repeat(40)}…, l2, l3, l4, l5, l6, l7, l8, l9 …`,
+    ],
     ['a value outside the enum', { stringValues: { state: 'idle' } }, strict, 'state must be one of on, off'],
     ['a string that is too long', { stringValues: { note: 'ééé' } }, strict, 'note is longer than 4 bytes'],
     ['a key that is not in the schema', { stringValues: { other: '' } }, strict, 'other is not a key of the schema'],

@@ -37,6 +37,8 @@ const profiles: TransactionalProfileReader = {
     ...{ profileId, name: 'sensor', type: 'sensor', defaultTags: {}, offlineAfterSeconds: 0 },
     ...{ telemetrySchema: undefined, anchoringMode: undefined, otaPolicy: undefined },
   }),
+  shown: async () => new Map(),
+  hold: async () => new Set(),
   withDefaultTags: async () => [],
   idsByName: async () => new Map(),
 };

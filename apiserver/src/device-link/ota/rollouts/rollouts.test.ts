@@ -65,6 +65,8 @@ describe('rollouts on a database', () => {
             otaPolicy: undefined,
           }
         : undefined,
+    shown: async () => new Map(),
+    hold: async () => new Set(),
     withDefaultTags: async () => [],
     idsByName: async () => new Map(),
   };
