@@ -275,7 +275,7 @@ describe('every list, with 10,000 items while others come and go', function () {
   const takenOf = async ({ table, columns }: List): Promise<string> => {
     const { rows } = await writer.query<{ names: string }>(
       `SELECT string_agg(quote_ident(attname), ', ') AS names FROM pg_attribute
-       WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped AND attidentity = '' AND attname <> ALL($2)`,
+       WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped AND attidentity = '' AND attgenerated = '' AND attname <> ALL($2)`,
       [table, Object.keys(columns)],
     );
     return rows[0]!.names;
