@@ -13,9 +13,7 @@ interface WrongCount {
 
 /** Yields a check of each kind of number. */
 export function* countChecks(parts: CheckParts): Generator<Check> {
-  yield () => checkDeviceCounts(parts);
-  yield () => checkProfileCounts(parts);
-  yield () => checkKeptSums(parts);
+  for (const kind of kinds) yield () => check(parts, kind);
 }
 
 /** Compares the numbers by group, profile, status and firmware version, including changes that are not added up yet. */
@@ -57,11 +55,11 @@ const wrongProfileCounts = `
   WHERE coalesce(h.devices, 0) <> coalesce(a.devices, 0) ORDER BY 1, 2 LIMIT ${mostRows}`;
 
 /** Tables whose rows are counted in kept_sums. */
-const countedTables = ['alarms', 'assets', 'customers', 'device_groups', 'entity_views', 'users'];
+export const tablesWithKeptNumbers = ['alarms', 'assets', 'customers', 'device_groups', 'entity_views', 'users'];
 
 const wrongKeptSums = `
   WITH actual AS (
-    ${countedTables
+    ${tablesWithKeptNumbers
       .map(
         (table) => `SELECT tenant_id, '${table}' AS kind, '${nilId}'::uuid AS owner_id, count(*) AS amount FROM ${table}
           WHERE tenant_id IS NOT NULL AND ($1::text IS NULL OR tenant_id = $1) GROUP BY 1`,
@@ -79,45 +77,31 @@ const wrongKeptSums = `
   FROM actual a FULL JOIN held h USING (tenant_id, kind, owner_id)
   WHERE coalesce(h.amount, 0) <> coalesce(a.amount, 0) ORDER BY 1, 2 LIMIT ${mostRows}`;
 
-function checkDeviceCounts({ database, tenantId }: CheckParts): Promise<Outcome> {
-  return snapshot(database, async (tx) => {
+/** Each kind of number: what it counts, how many are kept, and which of them are wrong, of the tenant $1 or of all. */
+const kinds = [
+  { kind: 'device_count', counted: ' devices', kept: 'count(*)', table: 'device_counts', wrong: wrongDeviceCounts },
+  {
+    kind: 'profile_count',
+    counted: ' devices',
+    kept: 'count(DISTINCT profile_id)',
+    table: 'profile_devices',
+    wrong: wrongProfileCounts,
+  },
+  { kind: 'kept_sum', counted: '', kept: 'count(*)', table: 'kept_sums', wrong: wrongKeptSums },
+] as const;
+
+function check({ database, tenantId }: CheckParts, { kind, counted, kept, table, wrong }: (typeof kinds)[number]) {
+  return snapshot(database, async (tx): Promise<Outcome> => {
+    const values = [tenantId ?? null];
     const { rows: counts } = await tx.query<{ rows: number }>(
-      'SELECT count(*)::int4 AS rows FROM device_counts WHERE $1::text IS NULL OR tenant_id = $1',
-      [tenantId ?? null],
+      `SELECT ${kept}::int4 AS rows FROM ${table} WHERE $1::text IS NULL OR tenant_id = $1`,
+      values,
     );
-    const { rows } = await tx.query<WrongCount & Record<string, unknown>>(wrongDeviceCounts, [tenantId ?? null]);
-    return { checked: { device_counts: counts[0]!.rows }, findings: findingsOf('device_count', rows) };
+    const { rows } = await tx.query<WrongCount & Record<string, unknown>>(wrong, values);
+    const findings = new Findings();
+    for (const { tenant_id, id, held, actual } of rows) {
+      findings.add(kind, id, tenant_id, `${held}${counted} are counted, but there are ${actual}`);
+    }
+    return { checked: { [`${kind}s`]: counts[0]!.rows }, findings: findings.all };
   });
-}
-
-function checkProfileCounts({ database, tenantId }: CheckParts): Promise<Outcome> {
-  return snapshot(database, async (tx) => {
-    const { rows: counts } = await tx.query<{ rows: number }>(
-      'SELECT count(DISTINCT profile_id)::int4 AS rows FROM profile_devices WHERE $1::text IS NULL OR tenant_id = $1',
-      [tenantId ?? null],
-    );
-    const { rows } = await tx.query<WrongCount & Record<string, unknown>>(wrongProfileCounts, [tenantId ?? null]);
-    return { checked: { profile_counts: counts[0]!.rows }, findings: findingsOf('profile_count', rows) };
-  });
-}
-
-function checkKeptSums({ database, tenantId }: CheckParts): Promise<Outcome> {
-  return snapshot(database, async (tx) => {
-    const { rows: counts } = await tx.query<{ rows: number }>(
-      'SELECT count(*)::int4 AS rows FROM kept_sums WHERE $1::text IS NULL OR tenant_id = $1',
-      [tenantId ?? null],
-    );
-    const { rows } = await tx.query<WrongCount & Record<string, unknown>>(wrongKeptSums, [tenantId ?? null]);
-    return { checked: { kept_sums: counts[0]!.rows }, findings: findingsOf('kept_sum', rows) };
-  });
-}
-
-const units = { device_count: ' devices', profile_count: ' devices', kept_sum: '' } as const;
-
-function findingsOf(kind: keyof typeof units, rows: readonly WrongCount[]): Findings['all'] {
-  const findings = new Findings();
-  for (const { tenant_id: tenantId, id, held, actual } of rows) {
-    findings.add(kind, id, tenantId, `${held}${units[kind]} are counted, but there are ${actual}`);
-  }
-  return findings.all;
 }
