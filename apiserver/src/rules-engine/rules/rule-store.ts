@@ -120,7 +120,7 @@ export async function listRules(
 export async function enabledRules(tx: Transaction, tenantId: string): Promise<EvaluatedRule[]> {
   const { rows } = await tx.query<EvaluatedRule & Record<string, unknown>>(
     `SELECT rule_id, name, expression, profile_id, device_group_id, severity, alarm_type, clear_expression, for_seconds,
-       cooldown_seconds, version, jsonb_array_length(actions) AS action_count, action_bytes
+       cooldown_seconds, version, action_count, action_bytes
      FROM rules WHERE tenant_id = $1 AND enabled AND deleted_at IS NULL ORDER BY rule_id LIMIT $2`,
     [tenantId, maxRules],
   );
