@@ -12,21 +12,24 @@ interface DeviceKey {
 /** A device that went offline, with the time of its last point. */
 export type SilentDevice = DeviceKey & { readonly last_seen: Date | null };
 
+/** SQL: takes the devices offline that a query locks. */
+const takeOffline = (silent: string): string =>
+  `WITH silent AS (${silent})
+   UPDATE devices d SET status = 'offline' FROM silent s
+   WHERE d.tenant_id = s.tenant_id AND d.device_id = s.device_id
+   RETURNING d.tenant_id, d.device_id, d.last_seen`;
+
 /** Takes those of the devices offline that are silent, and returns them. */
 export async function takeSilentOffline(
   tx: Transaction,
   devices: readonly { readonly tenantId: string; readonly deviceId: string }[],
 ): Promise<SilentDevice[]> {
   const { rows } = await tx.query<SilentDevice & Record<string, unknown>>(
-    `WITH silent AS (
+    takeOffline(`
        SELECT d.tenant_id, d.device_id FROM unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id)
        JOIN devices d USING (tenant_id, device_id)
        WHERE d.status = 'online' AND d.offline_at <= now() AND d.deleted_at IS NULL
-       ORDER BY d.tenant_id, d.device_id FOR NO KEY UPDATE OF d SKIP LOCKED
-     )
-     UPDATE devices d SET status = 'offline' FROM silent s
-     WHERE d.tenant_id = s.tenant_id AND d.device_id = s.device_id
-     RETURNING d.tenant_id, d.device_id, d.last_seen`,
+       ORDER BY d.tenant_id, d.device_id FOR NO KEY UPDATE OF d SKIP LOCKED`),
     columns(devices, 'tenantId', 'deviceId'),
   );
   return rows;
@@ -65,15 +68,11 @@ export class SilentDevices {
     }
     const { after, last } = this;
     const { rows } = await tx.query<SilentDevice & Record<string, unknown>>(
-      `WITH silent AS (
+      takeOffline(`
          SELECT tenant_id, device_id FROM devices
          WHERE status = 'online' AND offline_at <= now() AND deleted_at IS NULL
            AND (tenant_id, device_id) > ($2, $3::uuid) ${last ? 'AND (tenant_id, device_id) <= ($4, $5::uuid)' : ''}
-         ORDER BY tenant_id, device_id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
-       )
-       UPDATE devices d SET status = 'offline' FROM silent s
-       WHERE d.tenant_id = s.tenant_id AND d.device_id = s.device_id
-       RETURNING d.tenant_id, d.device_id, d.last_seen`,
+         ORDER BY tenant_id, device_id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED`),
       [this.limit, after.tenant_id, after.device_id, ...(last ? [last.tenant_id, last.device_id] : [])],
     );
     const isEnd = rows.length < this.limit;
