@@ -204,7 +204,10 @@ describe('the rows that are read', function () {
     const claimed = 16;
     let found = 0;
     const rows = await rowsRead(test.url, (database) =>
-      database.system(async (tx) => (found = (await claimDue(tx, claimed, { pollMilliseconds: 1000, mostPollMilliseconds: 1000 })).length)),
+      database.system(
+        async (tx) =>
+          (found = (await claimDue(tx, claimed, { pollMilliseconds: 1000, mostPollMilliseconds: 1000 })).length),
+      ),
     );
     expect(found).to.equal(claimed);
     expect(totalOf(rows), describeRows(rows)).to.be.within(claimed, 4 * claimed);

@@ -3,6 +3,7 @@ import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { listSized } from '../platform/database/sized-rows.ts';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
@@ -106,7 +107,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
     },
 
     listRules: async (request, { tenantId }) => {
-      const { items, nextPageToken } = await paging.list(database, request, {
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
         scope: [tenantId, 'rules', request.enabled],
         smallPage,
         cursorOf: (row: RuleRow) => row.rule_id,

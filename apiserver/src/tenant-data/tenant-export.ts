@@ -139,7 +139,9 @@ class Export {
       for (const source of sources) {
         const values = columns.map((column) => (source.columns.includes(column) ? `t.${column}::text` : 'NULL'));
         const condition = await this.pointsOf(segments.get(source.name));
-        await this.exportRows(`SELECT ARRAY[${values.join(', ')}] AS row FROM ONLY ${source.name} t WHERE ${condition}`);
+        await this.exportRows(
+          `SELECT ARRAY[${values.join(', ')}] AS row FROM ONLY ${source.name} t WHERE ${condition}`,
+        );
       }
     }
   }

@@ -5,6 +5,7 @@ import { CreateProfileRequestSchema, type ProfileService } from '@kellet/proto/e
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
@@ -114,7 +115,7 @@ export function profileService(parts: {
 
     async listProfiles(request, context) {
       const { tenantId } = context;
-      const { items, nextPageToken } = await paging.list(database, request, {
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
         scope: [tenantId, 'profiles'],
         smallPage,
         cursorOf: (row: ProfileRow): ProfileCursor => [row.name, row.profile_id],

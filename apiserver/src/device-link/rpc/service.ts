@@ -15,6 +15,7 @@ import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
@@ -200,7 +201,7 @@ async function list(
 ): Promise<{ commands: MessageInitShape<typeof RpcRecordSchema>[]; nextPageToken: string }> {
   const { tenantId } = context;
   const status = enumFilter('status', RpcRecord_StatusSchema, request.status);
-  const { items, nextPageToken } = await paging.list(database, request, {
+  const { items, nextPageToken } = await listSized({ database, paging }, request, {
     scope: [tenantId, 'commands by time', request.deviceId, status],
     smallPage,
     // The page token works even when the sweep has deleted the last command shown.

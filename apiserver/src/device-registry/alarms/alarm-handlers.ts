@@ -8,6 +8,7 @@ import {
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -116,7 +117,7 @@ export function alarmHandlers(parts: {
       const visibility = visibilityOf(caller, reading);
       // Earlier versions listed the oldest first: their page tokens are refused.
       const filters = { deviceId, ruleId, severity, status, visibility };
-      const { items, nextPageToken } = await paging.list(database, request, {
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
         scope: [tenantId, 'newest alarms', deviceId, ruleId, severity, status, visibility],
         smallPage,
         cursorOf: (row: AlarmRow) => row.alarm_id,

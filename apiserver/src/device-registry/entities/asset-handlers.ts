@@ -5,6 +5,7 @@ import type { AssetSchema, DeviceRegistryService } from '@kellet/proto/es/kellet
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
@@ -76,7 +77,7 @@ export function assetHandlers(parts: EntityParts): Implementation<typeof DeviceR
       const parentAssetId =
         request.parentAssetId === '' ? undefined : idField('parent_asset_id', request.parentAssetId);
       const customerId = customerFilter(request.customerId, customer);
-      const { items, nextPageToken } = await paging.list(database, request, {
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
         scope: [tenantId, 'assets', customerId, parentAssetId],
         smallPage,
         cursorOf: (row: AssetRow) => row.asset_id,

@@ -9,6 +9,7 @@ import type {
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
@@ -85,7 +86,7 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
     listEntityViews: async (request, { tenantId, caller }) => {
       const customer = customerOf(caller);
       const customerId = customerFilter(request.customerId, customer);
-      const { items, nextPageToken } = await paging.list(database, request, {
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
         scope: [tenantId, 'entity-views', customerId],
         smallPage,
         cursorOf: (row: ViewRow) => row.entity_view_id,

@@ -1,8 +1,6 @@
 // Opaque cursor paging, the same for every list (AIP-158).
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import { LargeReads } from '../concurrency/large-reads.ts';
-import type { Database, Transaction } from '../database/database.ts';
-import { readSized, type Room, type SizedRow } from '../database/sized-rows.ts';
 import { invalidArgument } from '../errors.ts';
 
 const defaultPageSize = 50;
@@ -14,20 +12,6 @@ export interface Page<Cursor> {
   readonly size: number;
   /** Position at which the last page ended; undefined for the first. */
   readonly after: Cursor | undefined;
-}
-
-/** A list of a tenant whose rows may be large. */
-export interface SizedList<Row, Cursor, Item> {
-  /** See `open`. */
-  readonly scope: readonly [tenantId: string, ...filters: unknown[]];
-  /** Pages of more rows take turns. */
-  readonly smallPage: number;
-  readonly cursorOf: (row: Row) => Cursor;
-  /** Throws if a filter refers to something that does not exist. */
-  readonly check?: (tx: Transaction) => Promise<unknown>;
-  /** Reads as many rows as there is room for. */
-  readonly read: (tx: Transaction, after: Cursor | undefined, room: Room) => Promise<readonly (Row & SizedRow)[]>;
-  readonly toItem: (row: Row) => Item;
 }
 
 /** Creates and opens page tokens. A token is bound to its tenant, list and filters by an HMAC. */
@@ -80,24 +64,6 @@ export class Paging {
     if ((rows.length <= page.size && !isCut) || last === undefined) return { rows: kept, nextPageToken: '' };
     const cursor = Buffer.from(JSON.stringify(cursorOf(last)));
     return { rows: kept, nextPageToken: Buffer.concat([this.mac(cursor, scope), cursor]).toString('base64url') };
-  }
-
-  /** Returns a page of a list whose rows may be large, which ends early where they are. Takes a turn if the page may be large. */
-  async list<Row, Cursor, Item>(
-    database: Database,
-    request: { pageSize: number; pageToken: string },
-    { scope, smallPage, cursorOf, check, read, toItem }: SizedList<Row, Cursor, Item>,
-  ): Promise<{ items: Item[]; nextPageToken: string }> {
-    const [tenantId] = scope;
-    const page = this.open<Cursor>(request, scope);
-    return this.turns.run(tenantId, page.size, smallPage, async () => {
-      const { rows, isCut } = await database.read(tenantId, async (tx) => {
-        await check?.(tx);
-        return readSized(page, cursorOf, (after, room) => read(tx, after, room));
-      });
-      const closed = this.close(rows, page, scope, cursorOf, isCut);
-      return { items: closed.rows.map((row) => toItem(row)), nextPageToken: closed.nextPageToken };
-    });
   }
 
   private mac(cursor: Buffer, scope: readonly unknown[]): Buffer {

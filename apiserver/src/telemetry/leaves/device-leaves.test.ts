@@ -16,14 +16,20 @@ async function pageOfRuns(runs: Runs, page: { offset?: number; limit: number; wi
   const reads: SlotRange<number>[][] = [];
   const sources = runs.map((batches, run) => {
     const slots = { first: 10, end: 10 + batches.length };
-    return new DeviceRun(run, { slots, leastBatch: leaf(batches[0]!).batchId, greatestBatch: leaf(batches.at(-1)!).batchId });
+    return new DeviceRun(run, {
+      slots,
+      leastBatch: leaf(batches[0]!).batchId,
+      greatestBatch: leaf(batches.at(-1)!).batchId,
+    });
   });
   const { offset = 0, limit, without = [] } = page;
   const wanted = { offset, limit, without: new Set(without.map((batch) => leaf(batch).batchId)) };
   const leaves = await pageOf([...sources, new LeafList([])], wanted, (ranges) => {
     reads.push([...ranges]);
     return Promise.resolve(
-      ranges.map(({ run, first, count }) => runs[run]!.slice(first - 10, first - 10 + count).map((batch) => leaf(batch))),
+      ranges.map(({ run, first, count }) =>
+        runs[run]!.slice(first - 10, first - 10 + count).map((batch) => leaf(batch)),
+      ),
     );
   });
   return { batches: leaves.map(numberOf), reads };

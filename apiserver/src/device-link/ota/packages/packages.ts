@@ -22,6 +22,7 @@ import { notifyChanged } from '../../../control/changes.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { listSized } from '../../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
@@ -162,7 +163,7 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
       type: enumFilter('type', OtaPackage_TypeSchema, request.type),
       status: enumFilter('status', OtaPackage_StatusSchema, request.status),
     };
-    const { items, nextPageToken } = await this.paging.list(this.database, request, {
+    const { items, nextPageToken } = await listSized({ database: this.database, paging: this.paging }, request, {
       scope: [tenantId, 'packages', filter],
       smallPage,
       cursorOf: (row: PackageRow) => row.package_id,
