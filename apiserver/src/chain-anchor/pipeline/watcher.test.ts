@@ -59,18 +59,19 @@ describe('pending transactions', function () {
     return rows.map(({ seconds }) => seconds);
   };
 
-  for (const [what, age, expected] of [
-    ['the shortest interval at first', 10, 30],
-    ['the shortest interval up to ten times as long', 300, 30],
-    ['a tenth of the time since the status changed', 6000, 600],
-    ['the longest interval at most', 10_000_000, 3600],
-  ] as const) {
-    it(`are polled again after ${what}`, async () => {
+  it('are polled again after a tenth of the time since their status changed, within limits', async () => {
+    for (const [age, expected] of [
+      [10, 30],
+      [300, 30],
+      [6000, 600],
+      [10_000_000, 3600],
+    ] as const) {
       await insert(1, age);
       await test.database.system((tx) => claimDue(tx, 16, pollIntervals));
-      expect((await waits())[0]).to.be.within(expected - 5, expected + 1);
-    });
-  }
+      // Those before are due later, or as soon.
+      expect((await waits()).at(-1)).to.be.within(expected - 5, expected + 1);
+    }
+  });
 
   it('are not all asked for while the processor is unavailable, and soon when it is back', async () => {
     await insert(40, 10_000_000);
