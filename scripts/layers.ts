@@ -28,7 +28,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'platform/audit': ['platform', 'platform/observability', 'platform/database', 'platform/events'],
   'platform/grpc': ['platform', 'platform/addresses'],
-  'platform/object-store': ['platform', 'platform/outbound'],
+  'platform/object-store': ['platform', 'platform/concurrency', 'platform/outbound'],
   config: ['platform/*'],
   policies: ['platform', 'platform/requests', 'platform/database', 'platform/observability'],
   audit: ['platform/*', 'config'],
