@@ -274,6 +274,23 @@ export async function countChildren(
   return rows[0]!.children;
 }
 
+/** Returns how many children each of the gateways has, counted in order of their ids until there are `most` in all. */
+export async function countChildrenInOrder(
+  tx: Transaction,
+  tenantId: string,
+  gatewayDeviceIds: readonly string[],
+  most: number,
+): Promise<Map<string, number>> {
+  const { rows } = await tx.query<{ gateway_device_id: string; children: number }>(
+    `SELECT gateway_device_id, count(*)::int4 AS children FROM (
+       SELECT gateway_device_id FROM devices
+       WHERE tenant_id = $1 AND gateway_device_id = ANY($2::uuid[]) AND deleted_at IS NULL
+       ORDER BY gateway_device_id LIMIT $3) AS c GROUP BY gateway_device_id`,
+    [tenantId, gatewayDeviceIds, most],
+  );
+  return new Map(rows.map((row) => [row.gateway_device_id, row.children]));
+}
+
 /** Returns those of the devices that are children of the gateway. */
 export async function childrenAmong(
   tx: Transaction,
