@@ -426,8 +426,8 @@ export async function readStreamEpochs(
 }
 
 /**
- * Marks devices deleted, which then have no customer. Their children then have no gateway. The rows stay, for their proofs, but
- * not what callers have stored in them: a quota counts living devices only.
+ * Marks devices deleted, which then have no customer. Their children then have no gateway. The rows stay, for their proofs
+ * (deleted-devices.ts), but not what callers have stored in them: a quota counts living devices only.
  */
 export async function markDeleted(
   tx: Transaction,
