@@ -7,7 +7,6 @@ import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import { alarmHandlers } from './alarms/alarm-handlers.ts';
 import { alarmSweep } from './alarms/alarm-sweep.ts';
 import { credentialHandlers } from './devices/credential-handlers.ts';
-import { deletedDevicesSweep } from './devices/deleted-devices.ts';
 import { countsLoop } from './devices/device-counts.ts';
 import { deviceHandlers } from './devices/device-handlers.ts';
 import { findDevice } from './devices/devices.ts';
@@ -75,7 +74,6 @@ export function createDeviceRegistry(
     historySweep(database, logger, config.deviceHistoryDays),
     countsLoop(database, logger),
     alarmSweep(database, logger),
-    deletedDevicesSweep(database, logger),
   ];
   return {
     directory,

@@ -448,6 +448,31 @@ export async function markDeleted(
 }
 
 /**
+ * Removes the rows of deleted devices that have sent no points, so that no proof is about them. Leaves those with certificates, which
+ * are listed as revoked until they expire, and returns their ids. Works in system transactions.
+ */
+export async function removeDeleted(
+  tx: Transaction,
+  tenantIds: readonly string[],
+  deviceIds: readonly string[],
+): Promise<string[]> {
+  const given = 'unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id)';
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT DISTINCT device_id FROM device_certificates JOIN ${given} USING (tenant_id, device_id)`,
+    [tenantIds, deviceIds],
+  );
+  const listed = rows.map((row) => row.device_id);
+  await tx.query(
+    `DELETE FROM devices d USING ${given}
+     WHERE d.tenant_id = g.tenant_id AND d.device_id = g.device_id AND d.deleted_at IS NOT NULL AND d.device_id <> ALL ($3::uuid[])
+       AND NOT EXISTS (SELECT FROM telemetry_usage u WHERE u.tenant_id = g.tenant_id AND u.device_id = g.device_id)
+       AND NOT EXISTS (SELECT FROM ota_results r WHERE r.tenant_id = g.tenant_id AND r.device_id = g.device_id)`,
+    [tenantIds, deviceIds, listed],
+  );
+  return listed;
+}
+
+/**
  * Records the versions that devices reported after an update of their firmware (fw) or software (sw). Returns the
  * devices whose version changed, before and after; their rows are locked in order of their ids.
  */

@@ -3,7 +3,7 @@ import type { Clock } from '../../platform/clock.ts';
 import { TokenBuckets } from '../../platform/token-bucket.ts';
 
 /** Bytes of errors that a process keeps for a tenant in a day, besides the first of each response. */
-export const keptBytesPerDay = 64 * 1024 * 1024;
+const keptBytesPerDay = 64 * 1024 * 1024;
 
 /** How much is kept of the errors of tenants. */
 export class KeptErrors {

@@ -1,17 +1,17 @@
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { customerHasUsers } from '../../auth/accounts/account-store.ts';
-import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts';
-import { RolloutMembership } from '../../device-link/ota/rollouts/membership.ts';
-import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
-import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
-import { nilId } from '../../platform/ids.ts';
-import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { deviceTables, fillDevice, fillTenant } from '../../tenant-data/testing/test-rows.ts';
-import { createDeviceRegistry } from '../service.ts';
+import { customerHasUsers } from '../auth/accounts/account-store.ts';
+import { MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
+import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
+import { createProfileReader } from '../device-link/provisioning/profiles.ts';
+import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
+import { createDeviceRegistry } from '../device-registry/service.ts';
+import { nilId } from '../platform/ids.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { forgetDeletedDevices } from './deleted-devices.ts';
+import { deviceTables, fillDevice, fillTenant } from './testing/test-rows.ts';
 
 const { method } = DeviceRegistryService;
 
