@@ -155,9 +155,13 @@ const givenDates = `(SELECT DISTINCT * FROM unnest($1::text[], $2::date[])) AS g
 export async function scheduleCompaction(tx: Transaction, dates: readonly TenantDate[]): Promise<void> {
   for (const page of pagesOf(dates)) {
     await tx.query(
+      // One pass, because there are no statistics on files that were just added: by date, each could read all of them.
       `WITH counted AS MATERIALIZED (
-         SELECT g.tenant_id, g.date, (SELECT count(DISTINCT run_id) FROM cold_files f
-           WHERE f.tenant_id = g.tenant_id AND f.date = g.date AND f.state = 'live') AS runs FROM ${givenDates}
+         SELECT tenant_id, date, count(DISTINCT run_id) AS runs FROM (
+           SELECT tenant_id, date, run_id, false AS is_given FROM cold_files
+           WHERE state = 'live' AND tenant_id = ANY ($1::text[]) AND date = ANY ($2::date[])
+           UNION ALL SELECT tenant_id, date, NULL, true FROM unnest($1::text[], $2::date[]) AS g (tenant_id, date)
+         ) AS f GROUP BY tenant_id, date HAVING bool_or(is_given)
        ), none AS (
          DELETE FROM cold_dates d USING counted c WHERE d.tenant_id = c.tenant_id AND d.date = c.date AND c.runs < 2
        )
