@@ -28,7 +28,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'platform/audit': ['platform', 'platform/observability', 'platform/database', 'platform/events'],
   'platform/grpc': ['platform', 'platform/addresses'],
-  'platform/object-store': ['platform', 'platform/outbound'],
+  'platform/object-store': ['platform', 'platform/concurrency', 'platform/outbound'],
   config: ['platform/*'],
   policies: ['platform', 'platform/requests', 'platform/database', 'platform/observability'],
   audit: ['platform/*', 'config'],
@@ -214,8 +214,9 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['telemetry/live', 'telemetry/points'],
   ],
   'tenant-data': [
-    ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet'],
-    ...['device-link/ota/artifacts', 'telemetry/cold', 'telemetry/write'],
+    ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet', 'auth/device-credentials'],
+    ...['device-registry/devices', 'device-link/ota/artifacts', 'rules-engine/evaluation'],
+    ...['telemetry/cold', 'telemetry/read', 'telemetry/write'],
   ],
   verifier: [
     ...['platform/*', 'config', 'device-registry/devices', 'chain-anchor/headers'],

@@ -57,6 +57,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
     ...['device_chain', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
     ...['open_batch_leaves', 'open_batch_segments', 'telemetry_tenant_segments', 'telemetry_writers'],
   ],
+  'tenant-data': ['deleted_devices'],
   tenants: ['tenants'],
   webhooks: ['webhook_deliveries', 'webhooks'],
 };
@@ -169,6 +170,7 @@ const stores: readonly string[] = [
   'telemetry/write/tenant-segments.ts',
   'telemetry/write/writer-closing.ts',
   'telemetry/write/writer-session.ts',
+  'tenant-data/deleted-devices.ts',
   'tenant-data/tenant-export.ts',
   'tenant-data/transfer-format.ts',
   'tenants/tenant-store.ts',

@@ -42,6 +42,7 @@ import type { LiveHub } from './telemetry/live/live.ts';
 import { writerAddresses } from './telemetry/read/hot-tails.ts';
 import { readTenantUsage } from './telemetry/read/usage.ts';
 import { createTelemetry } from './telemetry/service.ts';
+import { createDeletedDevices } from './tenant-data/deleted-devices.ts';
 import { createTenantPurge } from './tenant-data/service.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
@@ -109,6 +110,7 @@ export function createServices(
     (await templatesOfGroup(...group)) ?? (await ruleOfGroup(...group)) ?? userGroupsOf(...group);
   const usage = { ofGroup, customerHasUsers };
   const deviceRegistry = createDeviceRegistry(platform, profiles, membership, usage, peers);
+  if (targets.has('device-registry')) modules.push(createDeletedDevices(platform));
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
   // Targets that receive device traffic also record liveness.

@@ -19,17 +19,17 @@ export class TokenBuckets {
     this.buckets = new LRUCache({ max: options.maximumKeys ?? 100_000 });
   }
 
-  /** Takes a token. Returns 0 on success, else the seconds (at least 1) until one is available. */
-  take(key: string): number {
+  /** Takes a token, or `count` at once. Returns 0 on success, else the seconds (at least 1) until they are available. */
+  take(key: string, count = 1): number {
     const now = this.clock.now();
     const tokens = this.tokensOf(key, now);
-    this.buckets.set(key, { tokens: tokens >= 1 ? tokens - 1 : tokens, at: now });
-    return this.secondsUntilOne(tokens);
+    this.buckets.set(key, { tokens: tokens >= count ? tokens - count : tokens, at: now });
+    return this.secondsUntil(tokens, count);
   }
 
   /** Returns what `take` would, without taking a token. */
   wait(key: string): number {
-    return this.secondsUntilOne(this.tokensOf(key, this.clock.now()));
+    return this.secondsUntil(this.tokensOf(key, this.clock.now()), 1);
   }
 
   /** Takes a token even if there is none. The debt, at most one full bucket, must be refilled first. */
@@ -44,7 +44,7 @@ export class TokenBuckets {
     return Math.min(this.burst, bucket.tokens + (Math.max(0, now - bucket.at) / 1000) * this.perSecond);
   }
 
-  private secondsUntilOne(tokens: number): number {
-    return tokens >= 1 ? 0 : Math.max(1, Math.ceil((1 - tokens) / this.perSecond));
+  private secondsUntil(tokens: number, wanted: number): number {
+    return tokens >= wanted ? 0 : Math.max(1, Math.ceil((wanted - tokens) / this.perSecond));
   }
 }

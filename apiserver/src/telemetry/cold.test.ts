@@ -439,6 +439,136 @@ describe('cold storage', function () {
     expect((await filesBelow(folder)).filter((name) => name.startsWith('_'))).to.deep.equal([]);
   });
 
+  /** Sends a point of the device on each of so many dates, from 1970 on. */
+  const sendDates = async (dates: number, n: number) => {
+    for (let first = 0; first < dates; first += 1000) {
+      await send(
+        Array.from({ length: Math.min(1000, dates - first) }, (_, index) => ({
+          ...{ deviceId, numericValues: { n } },
+          timestamp: new Date((first + index) * dayMilliseconds + n * 1000).toISOString(),
+        })),
+      );
+    }
+  };
+
+  it('writes several files at a time, and none any more once one of them has failed', async () => {
+    const dates = 60;
+    await sendDates(dates, 1);
+    await complete();
+    const before = await wholeHistory();
+    expect(before).to.have.length(dates);
+    const whole = openStore(urlOf('folder'), s3.settings);
+    opened.push(whole);
+    const steps = ['put', 'read', 'move'] as const;
+    for (const failing of steps) {
+      const calls = { put: 0, read: 0, move: 0 };
+      let running = 0;
+      let most = 0;
+      const slowly = <Result>(step: (typeof steps)[number], work: () => Promise<Result>): Promise<Result> => {
+        calls[step] += 1;
+        const fails = step === failing && calls[step] === 20;
+        running += 1;
+        most = Math.max(most, running);
+        // The one that fails does so while the others go on.
+        return new Promise((resolve) => setTimeout(resolve, fails ? 1 : 10))
+          .then(() => (fails ? Promise.reject(new Error(`EIO ${step}`)) : work()))
+          .finally(() => (running -= 1));
+      };
+      const store = Object.assign(Object.create(whole) as ObjectStore, {
+        put: (name: string, bytes: Buffer) => slowly('put', () => whole.put(name, bytes)),
+        read: (name: string, offset: number, length: number) => slowly('read', () => whole.read(name, offset, length)),
+        move: (from: string, to: string) => slowly('move', () => whole.move(from, to)),
+      });
+      const failure = await work(workParts({ store })).catch((error: unknown) => error);
+      expect(failure).to.have.property('message', `EIO ${failing}`);
+      expect(running, failing).to.equal(0);
+      expect(most, failing).to.equal(8);
+      expect(calls[failing], failing).to.be.within(20, 28);
+      const isTurned = failing === 'move';
+      expect(await numberOf('cold_files'), failing).to.equal(isTurned ? dates : 0);
+      expect(await numberOf('telemetry_points'), failing).to.equal(isTurned ? 0 : dates);
+      expect(await wholeHistory(), failing).to.deep.equal(before);
+    }
+    // Those that were moved are noted, although another failed.
+    expect(await numberOf(`cold_files WHERE place = 'own'`)).to.be.within(19, 27);
+    await turnAll();
+    expect(await ownFiles()).to.have.length(dates);
+    expect((await filesBelow(folder)).filter((name) => name.startsWith('_'))).to.deep.equal([]);
+    expect(await wholeHistory()).to.deep.equal(before);
+  });
+
+  it('merges many dates in one attempt, and the others if a file of one is damaged', async () => {
+    const dates = 30;
+    for (const n of [1, 2]) {
+      await sendDates(dates, n);
+      await turnAll();
+    }
+    const before = await wholeHistory();
+    expect(before).to.have.length(2 * dates);
+    const due = () => test.database.system((tx) => tx.query('UPDATE cold_dates SET compact_at = now()'));
+    expect(await numberOf('cold_dates')).to.equal(dates);
+    const damaged = (await ownFiles()).find((name) => name.includes('date=1970-01-13/'))!;
+    const content = await readFile(join(folder, damaged));
+    const changed = Buffer.from(content);
+    changed[changed.length >> 1]! ^= 1;
+    await writeFile(join(folder, damaged), changed);
+    await due();
+    let attempts = 0;
+    const checkpoint = (step: Step) => void (attempts += step === 'committed' ? 1 : 0);
+    expect(await codeOf(work(workParts({ checkpoint })))).not.to.equal('returned');
+    // The next round goes on with the other dates at once.
+    await work(workParts({ checkpoint }));
+    expect(await numberOf('cold_dates')).to.equal(1);
+    expect(
+      await numberOf(`cold_dates WHERE date = '1970-01-13' AND compact_at > now() + interval '50 minutes'`),
+    ).to.equal(1);
+    expect(await ownFiles()).to.have.length(dates + 1);
+    await writeFile(join(folder, damaged), content);
+    expect(await wholeHistory()).to.deep.equal(before);
+    await due();
+    await work(workParts());
+    expect(await ownFiles()).to.have.length(dates);
+    // Now in one attempt.
+    attempts = 0;
+    await sendDates(dates, 3);
+    await turnAll();
+    await due();
+    await work(workParts({ checkpoint }));
+    expect(attempts).to.equal(1);
+    expect(await ownFiles()).to.have.length(dates);
+    expect(await wholeHistory()).to.have.length(3 * dates);
+    expect(await numberOf('cold_dates')).to.equal(0);
+    expect(await numberOf('cold_attempts')).to.equal(0);
+  });
+
+  it('turns new segments before it goes on merging dates', async () => {
+    const dates = 150;
+    for (const n of [1, 2]) {
+      await sendDates(dates, n);
+      await turnAll();
+    }
+    await test.database.system((tx) => tx.query('UPDATE cold_dates SET compact_at = now()'));
+    const turned: number[] = [];
+    let isSent = false;
+    const checkpoint = async (step: Step) => {
+      // In the first of two attempts.
+      if (step !== 'committed' || isSent) return;
+      isSent = true;
+      await send([point(1, 1, 4)], 'other');
+      await test.database.system((tx) => tx.query('NOTIFY kellet_seal'));
+      await eventually(
+        async () =>
+          (await numberOf(`telemetry_segments WHERE state IN ('open', 'sealed')`)) === 0 &&
+          (await numberOf(`telemetry_segments WHERE state = 'indexed' AND counted`)) === 1,
+      );
+    };
+    await work(workParts({ checkpoint, turned: () => void numberOf('cold_dates').then((left) => turned.push(left)) }));
+    expect(await numberOf('cold_dates')).to.equal(0);
+    expect(await numberOf('telemetry_points')).to.equal(0);
+    // With dates left to merge.
+    expect(turned).to.deep.equal([dates - 100]);
+  });
+
   /** The number of failed rounds since the service was started, once there is one. */
   const failedRounds = async () =>
     Number(/^kellet_cold_failures_total (\d+)$/m.exec(await platform.metrics.metrics())?.[1] ?? 0);
@@ -709,7 +839,8 @@ describe('cold storage', function () {
     expect(await wholeHistory()).to.deep.equal([]);
   });
 
-  it('neither loses nor duplicates points when it is killed in any step', async () => {
+  it('neither loses nor duplicates points when it is killed in any step', async function () {
+    this.timeout(240_000);
     const instance = await DuckDBInstance.create(':memory:');
     const connection = await instance.connect();
     /** Rows of device 1 as an outside reader of the folder finds them: all, and different ones. */
@@ -736,9 +867,9 @@ describe('cold storage', function () {
     };
     let sent = 0;
     let kills = 0;
-    // Each round turns points of the same two dates, so that there is something to merge.
+    // Each round turns points of the same three dates, whose files are written at a time, so that there is something to merge.
     for (let killAt = 1, isKilled = true; isKilled; killAt += 1) {
-      await send(Array.from({ length: 20 }, (_, n) => point((n * 16 + killAt) * 400, sent + n)));
+      await send(Array.from({ length: 20 }, (_, n) => point((n * 16 + killAt) * 700, sent + n)));
       sent += 20;
       await test.database.system((tx) => tx.query('NOTIFY kellet_seal'));
       while ((await numberOf(`telemetry_segments WHERE state IN ('open', 'sealed')`)) > 0)

@@ -25,7 +25,7 @@ import { type Caller, internalContext, publicCaller, ServiceRegistry } from '../
 import { outcomeOf } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { forgetOldDays, readTenantUsage, Usage } from './read/usage.ts';
-import { createTelemetry, type TelemetryModule } from './service.ts';
+import { createTelemetry, type TelemetryModule, type TelemetryOptions } from './service.ts';
 import { fsck } from './testing/fsck.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
@@ -64,13 +64,13 @@ describe('TelemetryService', () => {
     await startService();
   });
 
-  async function startService() {
+  async function startService(options: TelemetryOptions = {}) {
     platform = testPlatform(test.database, broker, { KELLET_BATCH_POINTS: '10', KELLET_PUBLISH_POINTS: 'other, acme' });
     telemetry = createTelemetry(
       platform,
       devices,
       testLiveness((tenantId, id) => seen.push(`${tenantId}/${id}`)),
-      { writer: { segmentRows: 50 }, maintenanceMilliseconds: 3_600_000 },
+      { writer: { segmentRows: 50 }, maintenanceMilliseconds: 3_600_000, ...options },
     );
     registry = new ServiceRegistry();
     telemetry.register(registry);
@@ -439,6 +439,25 @@ describe('TelemetryService', () => {
     const otherKey = { ...caller, credentialHash: 'b'.repeat(64) };
     expect(await send([point(1, 1)], key, otherKey)).to.include({ accepted: 1 });
     expect(await outcomeOf(send(request, { 'idempotency-key': '' }))).to.equal('INVALID_ARGUMENT');
+  });
+
+  it('keeps only the first error for an Idempotency-Key once those of a day take too many bytes, and repeats that response', async () => {
+    await stopService();
+    await startService({ keptErrorBytes: 5000 });
+    const request = [point(0, 1), ...Array.from({ length: 40 }, () => ({ deviceId, timestamp: 'bad' }))];
+    const kept: number[] = [];
+    for (const key of ['one', 'two', 'three']) {
+      const first = await send(request, { 'idempotency-key': key });
+      expect(first).to.include({ accepted: 1, rejected: 40 });
+      expect(first.errors[0]).to.include({ index: 1, code: 'INVALID_ARGUMENT' });
+      expect(await send(request, { 'idempotency-key': key })).to.deep.equal(first);
+      kept.push(first.errors.length);
+    }
+    expect(kept).to.deep.equal([40, 1, 1]);
+    // Nothing is kept without a key, nor for another tenant.
+    expect((await send(request)).errors).to.have.length(40);
+    const other = { ...caller, tenantId: 'other' };
+    expect((await send(request, { 'idempotency-key': 'one' }, other)).errors).to.have.length(41);
   });
 
   it('replays the response for an Idempotency-Key that another process has just stored', async () => {

@@ -37,6 +37,7 @@ import { AnchorQuota } from './ingest/anchor-quota.ts';
 import { anchorNextHeads, type AuditHeadParts, headsAtOnce } from './ingest/audit-heads.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
+import { KeptErrors } from './ingest/kept-errors.ts';
 import { PointQuota } from './ingest/point-quota.ts';
 import { GivenSubmission, type Submission, submissionOf } from './ingest/submission.ts';
 import { anchorNextResults, type ResultParts, resultsAtOnce } from './ingest/update-results.ts';
@@ -95,6 +96,8 @@ export interface TelemetryOptions {
   readonly visibleDevices?: VisibleDevices;
   /** Milliseconds between checks for dead writers and complete segments. */
   readonly maintenanceMilliseconds?: number;
+  /** Bytes of errors that are kept for the Idempotency-Keys of a tenant in a day. */
+  readonly keptErrorBytes?: number;
   /** How long a process that stops writes latest values and signs of life. */
   readonly stopMilliseconds?: number;
 }
@@ -204,6 +207,7 @@ class Telemetry implements TelemetryModule {
       clock: platform.clock,
       anchorQuota,
       pointQuota: this.pointQuota,
+      keptErrors: new KeptErrors(clock, options.keptErrorBytes),
       rejected: (tenantId, deviceId) => {
         this.pointsTotal.inc({ result: 'rejected' });
         this.usage.reject(tenantId, deviceId);

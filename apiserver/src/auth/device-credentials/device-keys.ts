@@ -53,6 +53,23 @@ export const deviceKeyLimit = countedLimit(
   'keys that have not ended',
 );
 
+/**
+ * Deletes all keys of devices that are deleted, but for those that are certificates: their authority lists them as revoked until they
+ * expire. Works in system transactions.
+ */
+export async function deleteKeysOf(
+  tx: Transaction,
+  tenantIds: readonly string[],
+  deviceIds: readonly string[],
+): Promise<void> {
+  await tx.query(
+    `DELETE FROM api_keys k USING unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id)
+     WHERE k.tenant_id = g.tenant_id AND k.device_id = g.device_id
+       AND NOT EXISTS (SELECT FROM device_certificates c WHERE c.key_id = k.key_id)`,
+    [tenantIds, deviceIds],
+  );
+}
+
 /** Deletes a device's keys that have ended, before it gets another one: its last key tells that it had any. */
 export async function deleteEndedDeviceKeys(
   tx: Transaction,

@@ -274,6 +274,23 @@ export async function countChildren(
   return rows[0]!.children;
 }
 
+/** Returns how many children each of the gateways has, counted in order of their ids until there are `most` in all. */
+export async function countChildrenInOrder(
+  tx: Transaction,
+  tenantId: string,
+  gatewayDeviceIds: readonly string[],
+  most: number,
+): Promise<Map<string, number>> {
+  const { rows } = await tx.query<{ gateway_device_id: string; children: number }>(
+    `SELECT gateway_device_id, count(*)::int4 AS children FROM (
+       SELECT gateway_device_id FROM devices
+       WHERE tenant_id = $1 AND gateway_device_id = ANY($2::uuid[]) AND deleted_at IS NULL
+       ORDER BY gateway_device_id LIMIT $3) AS c GROUP BY gateway_device_id`,
+    [tenantId, gatewayDeviceIds, most],
+  );
+  return new Map(rows.map((row) => [row.gateway_device_id, row.children]));
+}
+
 /** Returns those of the devices that are children of the gateway. */
 export async function childrenAmong(
   tx: Transaction,
@@ -409,8 +426,8 @@ export async function readStreamEpochs(
 }
 
 /**
- * Marks devices deleted, which then have no customer. Their children then have no gateway. The rows stay, for their proofs, but
- * not what callers have stored in them: a quota counts living devices only.
+ * Marks devices deleted, which then have no customer. Their children then have no gateway. The rows stay, for their proofs
+ * (deleted-devices.ts), but not what callers have stored in them: a quota counts living devices only.
  */
 export async function markDeleted(
   tx: Transaction,
@@ -428,6 +445,31 @@ export async function markDeleted(
      WHERE tenant_id = $1 AND device_id = ANY($3::uuid[])`,
     [tenantId, deviceIds, [...deviceIds, ...children]],
   );
+}
+
+/**
+ * Removes the rows of deleted devices that have sent no points, so that no proof is about them. Leaves those with certificates, which
+ * are listed as revoked until they expire, and returns their ids. Works in system transactions.
+ */
+export async function removeDeleted(
+  tx: Transaction,
+  tenantIds: readonly string[],
+  deviceIds: readonly string[],
+): Promise<string[]> {
+  const given = 'unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id)';
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT DISTINCT device_id FROM device_certificates JOIN ${given} USING (tenant_id, device_id)`,
+    [tenantIds, deviceIds],
+  );
+  const listed = rows.map((row) => row.device_id);
+  await tx.query(
+    `DELETE FROM devices d USING ${given}
+     WHERE d.tenant_id = g.tenant_id AND d.device_id = g.device_id AND d.deleted_at IS NOT NULL AND d.device_id <> ALL ($3::uuid[])
+       AND NOT EXISTS (SELECT FROM telemetry_usage u WHERE u.tenant_id = g.tenant_id AND u.device_id = g.device_id)
+       AND NOT EXISTS (SELECT FROM ota_results r WHERE r.tenant_id = g.tenant_id AND r.device_id = g.device_id)`,
+    [tenantIds, deviceIds, listed],
+  );
+  return listed;
 }
 
 /**

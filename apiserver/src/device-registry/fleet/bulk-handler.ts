@@ -17,14 +17,18 @@ import type { Implementation } from '../../platform/rpc.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
 import { deleteDevices } from '../devices/device-deletion.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
-import { fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
+import { countChildrenInOrder, fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
 import { holdGroups, joinGroupsOf } from '../devices/group-members.ts';
 import { holdProfile } from '../devices/references.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
 import { lockMatching, matchingIds, type MatchingRow, writeProfiles, writeTags } from './bulk-store.ts';
+import { firstFamilies } from './families.ts';
 
 /** Devices of one transaction. */
 const devicesPerTransaction = 500;
+
+/** Children of gateways that one transaction deletes, if these are several: their rows are locked and changed too. */
+const childrenPerTransaction = 5000;
 
 /** Devices of one call. */
 const maximumDevices = 100_000;
@@ -62,9 +66,16 @@ export function bulkHandler(
         throw failedPrecondition(`the filter matches ${matched} devices, not ${expected} as expected`);
       }
       let changed = 0;
-      for (let start = 0; start < ids.length; start += devicesPerTransaction) {
+      for (let start = 0; start < ids.length;) {
         if (signal.aborted) throw new KelletError('CANCELLED', `${changed} devices are changed`);
-        const some = ids.slice(start, start + devicesPerTransaction);
+        let some = ids.slice(start, start + devicesPerTransaction);
+        if (change.action === 'delete') {
+          const children = await database.read(tenantId, (tx) =>
+            countChildrenInOrder(tx, tenantId, some, childrenPerTransaction),
+          );
+          some = firstFamilies(some, children, childrenPerTransaction);
+        }
+        start += some.length;
         changed += await transaction(tenantId, async (tx) => {
           await holdReferences(parts, tx, tenantId, change);
           // A device that no longer matches was changed by someone else meanwhile.

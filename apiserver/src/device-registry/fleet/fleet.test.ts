@@ -152,6 +152,89 @@ describe('fleets', function () {
       expect((await get(child)).gatewayDeviceId).to.equal('');
     });
 
+    it('are deleted with few children of gateways at a time, each gateway with all of its own', async () => {
+      const [gateways, each] = [24, 1000];
+      await test.database.system(async (tx) => {
+        await tx.query(`CREATE TABLE changed_at_once (transaction xid8 NOT NULL, devices int8 NOT NULL)`);
+        await tx.query(
+          `CREATE FUNCTION note_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+             'BEGIN INSERT INTO changed_at_once SELECT pg_current_xact_id(), count(*) FROM after; RETURN NULL; END'`,
+        );
+        await tx.query(
+          `INSERT INTO devices (tenant_id, device_id, name, hardware_id, tags)
+           SELECT 'acme', gen_random_uuid(), 'gateway', 'gateway-' || n, '{"gateway":"1"}' FROM generate_series(1, $1::int4) n`,
+          [gateways],
+        );
+        await tx.query(
+          `INSERT INTO devices (tenant_id, device_id, name, hardware_id, gateway_device_id, tags)
+           SELECT tenant_id, gen_random_uuid(), 'child', hardware_id || '-' || n, device_id, '{"child":"1"}'
+           FROM devices, generate_series(1, $1::int4) n WHERE tags ? 'gateway'`,
+          [each],
+        );
+        await tx.query(
+          `CREATE TRIGGER note_changed AFTER UPDATE ON devices REFERENCING NEW TABLE AS after
+             FOR EACH STATEMENT EXECUTE FUNCTION note_changed()`,
+        );
+      });
+      const numberOf = async (condition: string) => {
+        const { rows } = await test.database.system((tx) =>
+          tx.query<{ n: number }>(`SELECT count(*)::int4 AS n FROM devices c WHERE ${condition}`),
+        );
+        return rows[0]!.n;
+      };
+      const orphans = `gateway_device_id IN (SELECT device_id FROM devices WHERE deleted_at IS NOT NULL)`;
+      try {
+        // A process that ends after some of the transactions leaves the other gateways as they were, to be deleted by another call.
+        const stopping = new AbortController();
+        const { database } = test;
+        let transactions = 0;
+        const cut = Object.assign(Object.create(database) as typeof database, {
+          tenant: async (...given: Parameters<typeof database.tenant>) => {
+            const result = await database.tenant(...given);
+            transactions += 1;
+            // The first checks what the filter matches.
+            if (transactions === 3) stopping.abort();
+            return result;
+          },
+        });
+        const partly = new ServiceRegistry();
+        const platform = testPlatform(cut, new MovableClock());
+        const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+        const membership = new RolloutMembership(platform.clock);
+        createDeviceRegistry(platform, createProfileReader(cut), membership, usage).register(partly);
+        const request = { filter: { tag: ['gateway=1'] }, action: Action.delete, expected: gateways };
+        const context = internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme' });
+        const stopped = partly.unary(method.changeDevices, create(method.changeDevices.input, request), {
+          ...context,
+          signal: stopping.signal,
+        });
+        expect(await outcomeOf(stopped)).to.equal('CANCELLED');
+        const left = await numberOf(`tags ? 'gateway' AND deleted_at IS NULL`);
+        expect(left).to.be.within(1, gateways - 1);
+        expect(await numberOf(orphans)).to.equal(0);
+        expect(await numberOf(`tags ? 'child' AND gateway_device_id IS NOT NULL`)).to.equal(left * each);
+        expect((await change('gateway=1', Action.delete, undefined, left)).changed).to.equal(left);
+        expect(await numberOf(`tags ? 'child' AND gateway_device_id IS NULL AND deleted_at IS NULL`)).to.equal(
+          gateways * each,
+        );
+        const { rows } = await test.database.system((tx) =>
+          tx.query<{ most: number; all: number }>(
+            `SELECT max(devices)::int4 AS most, sum(devices)::int4 AS all
+             FROM (SELECT sum(devices) AS devices FROM changed_at_once GROUP BY transaction) AS t`,
+          ),
+        );
+        expect(rows[0]!.most).to.be.within(each, 5500);
+        expect(rows[0]!.all).to.equal(gateways * (each + 1));
+      } finally {
+        await test.database.system(async (tx) => {
+          await tx.query('DROP TRIGGER note_changed ON devices');
+          await tx.query('DROP FUNCTION note_changed');
+          await tx.query('DROP TABLE changed_at_once');
+        });
+      }
+      expect((await change('child=1', Action.delete, undefined, gateways * each)).changed).to.equal(gateways * each);
+    });
+
     it('are left unchanged if their number is not the expected one', async () => {
       const id = await make({ tags: { exact: '1' } });
       for (const expected of [0, 2]) {

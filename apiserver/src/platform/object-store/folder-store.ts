@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { type FileHandle, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { Batches } from '../concurrency/keyed-batches.ts';
 import { MissingObjectError, type ObjectStore, StoreFullError } from './object-store.ts';
 
 const maximumListed = 1000;
@@ -12,6 +13,8 @@ const codeOf = (error: unknown): unknown => (error instanceof Error && 'code' in
 /** A folder. */
 export class FolderStore implements ObjectStore {
   private readonly folder: string;
+  /** Syncs of folders, by folder: files that are put at a time share those that begin after their names are there. */
+  private readonly syncs = new Batches<undefined, undefined>(Infinity, syncOnce);
 
   constructor(folder: URL) {
     this.folder = fileURLToPath(folder);
@@ -76,13 +79,24 @@ export class FolderStore implements ObjectStore {
 
   close(): void {}
 
-  /** Makes the name of a file durable: syncs its folders up to the root, any of which mkdir may have created. */
+  /**
+   * Makes the name of a file durable: syncs its folders up to the root. Any of them may have been created just now, also by a process
+   * that has not synced it, or was killed before it could.
+   */
   private async syncFolders(path: string): Promise<void> {
+    const folders: string[] = [];
     for (let folder = dirname(path); ; folder = dirname(folder)) {
-      await withFile(folder, 'r', (file) => file.sync());
+      folders.push(folder);
       if (folder.length <= this.folder.length) break;
     }
+    await Promise.all(folders.map((folder) => this.syncs.add(folder, undefined)));
   }
+}
+
+/** Syncs a folder once for all that wait for it. */
+async function syncOnce(folder: string, waiting: readonly undefined[]): Promise<readonly undefined[]> {
+  await withFile(folder, 'r', (file) => file.sync());
+  return waiting;
 }
 
 async function withFile<T>(path: string, flags: string, work: (file: FileHandle) => Promise<T>): Promise<T> {

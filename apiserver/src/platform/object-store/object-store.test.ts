@@ -1,7 +1,8 @@
 // Both stores, held to the same contract: a folder, and S3 on a real service.
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { readdirSync, readlinkSync, statSync } from 'node:fs';
+import { type FileHandle, mkdtemp, open as openFile, readdir, rm } from 'node:fs/promises';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -104,6 +105,58 @@ describe('object stores', function () {
     const store = open(pathToFileURL(join(folder, 'whole')).href);
     await store.put('acme/x', randomBytes(1000));
     expect(await readdir(join(folder, 'whole/acme'))).to.deep.equal(['x']);
+  });
+
+  it('return from putting and moving files at a time only once the names of each are durable, with few syncs of what they share', async () => {
+    const root = await mkdtemp(join(folder, 'synced-'));
+    const store = open(pathToFileURL(root).href);
+    // What a folder had when its sync began, once that has ended.
+    const synced = new Map<string, Set<string>>();
+    const syncs = new Map<string, number>();
+    const probe = await openFile(root, 'r');
+    const prototype = Object.getPrototypeOf(probe) as { sync: (this: FileHandle) => Promise<void> };
+    await probe.close();
+    const { sync } = prototype;
+    prototype.sync = async function (this: FileHandle) {
+      const path = readlinkSync(`/proc/self/fd/${this.fd}`);
+      const names = statSync(path).isDirectory() ? readdirSync(path) : [''];
+      await sync.call(this);
+      // Long enough for other files to come meanwhile.
+      await new Promise((resolve) => setTimeout(resolve, 2));
+      const known = synced.get(path) ?? new Set();
+      for (const name of names) known.add(name);
+      synced.set(path, known);
+      syncs.set(path, (syncs.get(path) ?? 0) + 1);
+    };
+    /** Returns what of a file's name is not durable. */
+    const missing = (name: string): string[] => {
+      const parts = name.split('/');
+      return parts.flatMap((part, index) => {
+        const parent = join(root, ...parts.slice(0, index));
+        return synced.get(parent)?.has(part) ? [] : join(parent, part);
+      });
+    };
+    try {
+      const names = Array.from({ length: 24 }, (_, n) => `tenant=a/date=${n >> 1}/file-${n}`);
+      await Promise.all(
+        names.map(async (name) => {
+          await store.put(`_staging/1/${name}`, Buffer.from(name));
+          expect(missing(`_staging/1/${name}`)).to.deep.equal([]);
+        }),
+      );
+      const inStaging = syncs.get(join(root, '_staging'))!;
+      expect(inStaging).to.be.within(1, names.length / 2);
+      await Promise.all(
+        names.map(async (name) => {
+          await store.move(`_staging/1/${name}`, name);
+          expect(missing(name)).to.deep.equal([]);
+        }),
+      );
+      expect(syncs.get(join(root, 'tenant=a'))).to.be.within(1, names.length / 2);
+      expect(syncs.get(join(root, 'tenant=a/date=3'))).to.be.within(1, 2);
+    } finally {
+      prototype.sync = sync;
+    }
   });
 
   it('give up in time when the service stalls before its response or in the middle of it', async () => {

@@ -211,3 +211,24 @@ export async function writeReports(tx: Transaction, tenantId: string, reports: r
     [tenantId, ...columns(reports, 'ruleId', 'matches', 'error')],
   );
 }
+
+/** Deletes what is known of deleted devices, up to `limit` rows of a table. Returns `limit` if there may be more, otherwise less. */
+export async function deleteStatesOf(
+  tx: Transaction,
+  tenantIds: readonly string[],
+  deviceIds: readonly string[],
+  limit: number,
+): Promise<number> {
+  const given = 'unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id)';
+  const points = await tx.query(
+    `DELETE FROM rule_last_points WHERE ctid = ANY (ARRAY (
+       SELECT l.ctid FROM rule_last_points l JOIN ${given} USING (tenant_id, device_id) LIMIT $3))`,
+    [tenantIds, deviceIds, limit],
+  );
+  const states = await tx.query(
+    `DELETE FROM rule_states WHERE ctid = ANY (ARRAY (
+       SELECT l.ctid FROM rule_states l JOIN ${given} USING (tenant_id, device_id) LIMIT $3))`,
+    [tenantIds, deviceIds, limit],
+  );
+  return Math.max(points.rowCount ?? 0, states.rowCount ?? 0);
+}

@@ -72,17 +72,28 @@ export async function holdAttempt(tx: Transaction, attemptId: string): Promise<v
   if (rowCount !== 1) throw new Error('the attempt was given up by another process');
 }
 
+/** Rows of a statement: a turn may have points of a tenant in every date since 1970. */
+const rowsAtOnce = 1000;
+
+/** Returns items in pages of a statement each. */
+function* pagesOf<Item>(items: readonly Item[]): Generator<readonly Item[]> {
+  for (let first = 0; first < items.length; first += rowsAtOnce) yield items.slice(first, first + rowsAtOnce);
+}
+
 /** Adds files, as written by an attempt, to the catalogue. */
 export async function addFiles(tx: Transaction, files: readonly NewFile[]): Promise<void> {
-  for (const file of files) {
+  for (const page of pagesOf(files)) {
+    const column = <Name extends keyof NewFile>(name: Name): NewFile[Name][] => page.map((file) => file[name]);
     await tx.query(
-      `INSERT INTO cold_files (file_id, tenant_id, date, run_id, attempt_id, state, place, rows, bytes, least_device,
-         greatest_device, least_time, greatest_time, least_received, greatest_received, tail_offset, tail_sha256)
-       VALUES ($1, $2, $3, $4, $5, 'live', 'staging', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+      `INSERT INTO cold_files (state, place, file_id, tenant_id, date, run_id, attempt_id, rows, bytes, least_device, greatest_device,
+         least_time, greatest_time, least_received, greatest_received, tail_offset, tail_sha256)
+       SELECT 'live', 'staging', f.* FROM unnest($1::uuid[], $2::text[], $3::date[], $4::uuid[], $5::uuid[], $6::int4[], $7::int8[],
+         $8::uuid[], $9::uuid[], $10::int8[], $11::int8[], $12::int8[], $13::int8[], $14::int8[], $15::bytea[]) AS f`,
       [
-        ...[file.fileId, file.tenantId, file.date, file.runId, file.attemptId, file.rows, file.bytes],
-        ...[file.leastDevice, file.greatestDevice, file.leastTime, file.greatestTime],
-        ...[file.leastReceived, file.greatestReceived, file.tailOffset, file.tailSha256],
+        ...[column('fileId'), column('tenantId'), column('date'), column('runId'), column('attemptId')],
+        ...[column('rows'), column('bytes'), column('leastDevice'), column('greatestDevice'), column('leastTime')],
+        ...[column('greatestTime'), column('leastReceived'), column('greatestReceived'), column('tailOffset')],
+        column('tailSha256'),
       ],
     );
   }
@@ -119,49 +130,77 @@ export async function supersedeExpired(tx: Transaction, limit: number): Promise<
      RETURNING tenant_id, date::text AS date`,
     [limit],
   );
-  const dates = new Map(
-    rows.map((row) => [`${row.tenant_id}/${row.date}`, { tenantId: row.tenant_id, date: row.date }]),
+  await scheduleCompaction(
+    tx,
+    rows.map((row) => ({ tenantId: row.tenant_id, date: row.date })),
   );
-  await scheduleCompaction(tx, [...dates.values()]);
   return rows.length;
 }
 
+/** A UTC date of a tenant's points. */
+export interface TenantDate {
+  readonly tenantId: string;
+  readonly date: string;
+}
+
+const columnsOf = (dates: readonly TenantDate[]): [string[], string[]] => [
+  dates.map(({ tenantId }) => tenantId),
+  dates.map(({ date }) => date),
+];
+
+/** SQL: the dates `g` of `columnsOf`, each once. */
+const givenDates = `(SELECT DISTINCT * FROM unnest($1::text[], $2::date[])) AS g (tenant_id, date)`;
+
 /** Sets when the runs of dates are merged, after files were added or superseded. */
-export async function scheduleCompaction(
-  tx: Transaction,
-  dates: readonly { readonly tenantId: string; readonly date: string }[],
-): Promise<void> {
-  for (const { tenantId, date } of dates) {
+export async function scheduleCompaction(tx: Transaction, dates: readonly TenantDate[]): Promise<void> {
+  for (const page of pagesOf(dates)) {
     await tx.query(
-      `WITH counted AS (
-         SELECT count(DISTINCT run_id) AS runs FROM cold_files WHERE tenant_id = $1 AND date = $2 AND state = 'live'
+      // One pass, because there are no statistics on files that were just added: by date, each could read all of them.
+      `WITH counted AS MATERIALIZED (
+         SELECT tenant_id, date, count(DISTINCT run_id) AS runs FROM (
+           SELECT tenant_id, date, run_id, false AS is_given FROM cold_files
+           WHERE state = 'live' AND tenant_id = ANY ($1::text[]) AND date = ANY ($2::date[])
+           UNION ALL SELECT tenant_id, date, NULL, true FROM unnest($1::text[], $2::date[]) AS g (tenant_id, date)
+         ) AS f GROUP BY tenant_id, date HAVING bool_or(is_given)
        ), none AS (
-         DELETE FROM cold_dates WHERE tenant_id = $1 AND date = $2 AND (SELECT runs < 2 FROM counted)
+         DELETE FROM cold_dates d USING counted c WHERE d.tenant_id = c.tenant_id AND d.date = c.date AND c.runs < 2
        )
        INSERT INTO cold_dates (tenant_id, date, compact_at)
-         SELECT $1, $2, CASE WHEN runs >= ${manyRuns} THEN now() ELSE now() + interval '1 day' END
+         SELECT tenant_id, date, CASE WHEN runs >= ${manyRuns} THEN now() ELSE now() + interval '1 day' END
          FROM counted WHERE runs >= 2
        ON CONFLICT (tenant_id, date) DO UPDATE SET compact_at = excluded.compact_at`,
-      [tenantId, date],
+      columnsOf(page),
     );
   }
 }
 
-/** Returns a date whose runs should be merged, with its files, or undefined. */
-export async function nextDateToCompact(
-  tx: Transaction,
-): Promise<{ readonly tenantId: string; readonly date: string; readonly files: readonly ColdFile[] } | undefined> {
+/** A date whose runs should be merged, with its live files: run by run, those of a run in order. */
+export interface DueDate extends TenantDate {
+  readonly files: readonly ColdFile[];
+}
+
+/** Reports whether `datesToCompact` would find a date. */
+export async function isAnyDateToCompact(tx: Transaction): Promise<boolean> {
+  const { rowCount } = await tx.query('SELECT FROM cold_dates WHERE compact_at <= now() LIMIT 1');
+  return rowCount === 1;
+}
+
+/** Returns up to `limit` dates whose runs should be merged, longest due first. */
+export async function datesToCompact(tx: Transaction, limit: number): Promise<DueDate[]> {
   const { rows: dates } = await tx.query<{ tenant_id: string; date: string }>(
-    'SELECT tenant_id, date::text AS date FROM cold_dates WHERE compact_at <= now() ORDER BY compact_at LIMIT 1',
+    'SELECT tenant_id, date::text AS date FROM cold_dates WHERE compact_at <= now() ORDER BY compact_at LIMIT $1',
+    [limit],
   );
-  const [due] = dates;
-  if (!due) return undefined;
+  const due = dates.map((row) => ({ tenantId: row.tenant_id, date: row.date }));
+  if (due.length === 0) return [];
   const { rows } = await tx.query<FileRow>(
-    `SELECT ${columns} FROM cold_files WHERE tenant_id = $1 AND date = $2 AND state = 'live'
+    `SELECT ${columns} FROM cold_files JOIN ${givenDates} USING (tenant_id, date) WHERE state = 'live'
      ORDER BY run_id, least_device, least_time`,
-    [due.tenant_id, due.date],
+    columnsOf(due),
   );
-  return { tenantId: due.tenant_id, date: due.date, files: rows.map(toFile) };
+  const keyOf = ({ tenantId, date }: TenantDate): string => `${date} ${tenantId}`;
+  const files = Map.groupBy(rows.map(toFile), keyOf);
+  return due.map((date) => ({ ...date, files: files.get(keyOf(date)) ?? [] }));
 }
 
 /** Delays the compaction of a date, for example because one of its files cannot be read. */
@@ -253,9 +292,9 @@ export async function misplacedFiles(tx: Transaction, limit: number): Promise<Mi
   return rows.map((row) => toFile(row) as ColdFile & MisplacedFile);
 }
 
-/** Records where a file has been moved. */
-export async function notePlace(tx: Transaction, fileId: string, place: Place): Promise<void> {
-  await tx.query('UPDATE cold_files SET place = $2 WHERE file_id = $1', [fileId, place]);
+/** Records where files have been moved. */
+export async function notePlace(tx: Transaction, fileIds: readonly string[], place: Place): Promise<void> {
+  await tx.query('UPDATE cold_files SET place = $2 WHERE file_id = ANY($1)', [fileIds, place]);
 }
 
 /** Returns attempts that have no file in staging any more, or never had one in the catalogue. */
@@ -291,9 +330,9 @@ export async function filesToRemove(tx: Transaction, limit: number): Promise<Nam
   return rows.map(toFile);
 }
 
-/** Removes a file from the catalogue. */
-export async function forgetFile(tx: Transaction, fileId: string): Promise<void> {
-  await tx.query(`DELETE FROM cold_files WHERE file_id = $1 AND state = 'superseded'`, [fileId]);
+/** Removes superseded files from the catalogue. */
+export async function forgetFiles(tx: Transaction, fileIds: readonly string[]): Promise<void> {
+  await tx.query(`DELETE FROM cold_files WHERE file_id = ANY($1) AND state = 'superseded'`, [fileIds]);
 }
 
 /** Forgets the superseded files of an installation that was copied: only its live files were. */

@@ -32,7 +32,9 @@ export interface ColdRange {
 }
 
 interface Tail {
+  /** The file from an offset on. */
   readonly bytes: Buffer;
+  readonly offset: number;
   readonly metadata: FileMetaData;
   /** Index of the first row of each row group. */
   readonly firstRows: readonly number[];
@@ -50,6 +52,9 @@ interface GroupKeys {
 const cacheBytes = 64 * 1024 * 1024;
 /** Bytes of parsed metadata for each byte of a footer, roughly. */
 const metadataFactor = 12;
+
+/** Bytes of a file that is read at once if all of its rows are: its columns one by one would take a read each. */
+const smallBytes = 256 * 1024;
 
 const pointColumns = ['payload', 'data_hash', 'batch_id', 'leaf_index', 'received_ns'];
 
@@ -96,7 +101,7 @@ export class ColdFiles {
 
   /** Yields all rows of a file, in order. Throws DamagedFileError, MissingObjectError or what the store threw. */
   async *allRows(file: ColdFile): AsyncGenerator<ColdRow[]> {
-    const tail = await this.readTail(file);
+    const tail = await this.readTail(file, file.bytes <= smallBytes ? 0 : file.tailOffset);
     for (let group = 0; group < tail.firstRows.length; group += 1) {
       const first = tail.firstRows[group]!;
       yield await this.wholeRows(file, tail, first, tail.firstRows[group + 1] ?? file.rows);
@@ -172,9 +177,7 @@ export class ColdFiles {
     return {
       byteLength: file.bytes,
       slice: async (start, end = file.bytes) => {
-        if (start >= file.tailOffset) {
-          return arrayBufferOf(tail.bytes.subarray(start - file.tailOffset, end - file.tailOffset));
-        }
+        if (start >= tail.offset) return arrayBufferOf(tail.bytes.subarray(start - tail.offset, end - tail.offset));
         try {
           return arrayBufferOf(await this.read(file, start, end - start));
         } catch (error) {
@@ -189,15 +192,17 @@ export class ColdFiles {
     const key = file.fileId;
     const known = this.cache.get(key) as Tail | undefined;
     if (known) return known;
-    const tail = await this.readTail(file);
+    const tail = await this.readTail(file, file.tailOffset);
     this.cache.set(key, tail, { size: tail.bytes.length + tail.metadata.metadata_length * metadataFactor });
     return tail;
   }
 
-  private async readTail(file: ColdFile): Promise<Tail> {
-    const bytes = await this.read(file, file.tailOffset, file.bytes - file.tailOffset);
-    if (!sha256(bytes).equals(file.tailSha256)) throw new DamagedFileError('its end has another hash');
-    const metadata = parquetMetadata(arrayBufferOf(bytes));
+  /** Reads a file from an offset on, at least its tail. */
+  private async readTail(file: ColdFile, offset: number): Promise<Tail> {
+    const bytes = await this.read(file, offset, file.bytes - offset);
+    const tail = bytes.subarray(file.tailOffset - offset);
+    if (!sha256(tail).equals(file.tailSha256)) throw new DamagedFileError('its end has another hash');
+    const metadata = parquetMetadata(arrayBufferOf(tail));
     let next = 0;
     const firstRows = metadata.row_groups.map((group) => {
       const first = next;
@@ -205,7 +210,7 @@ export class ColdFiles {
       return first;
     });
     if (next !== file.rows) throw new DamagedFileError('another number of rows');
-    return { bytes, metadata, firstRows };
+    return { bytes, offset, metadata, firstRows };
   }
 
   private async keys(file: ColdFile, tail: Tail, group: number): Promise<GroupKeys> {

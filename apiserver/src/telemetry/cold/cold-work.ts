@@ -2,8 +2,9 @@
 // removes what is no longer named. Each step can be cut short at any moment; the next process continues from the catalogue.
 import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import { sleep } from '../../platform/clock.ts';
+import { forEachConcurrently } from '../../platform/concurrency/concurrent-work.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
-import type { Database } from '../../platform/database/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { alone, type Wait, whenAlone } from '../../platform/database/session-lock.ts';
 import { newId } from '../../platform/ids.ts';
@@ -26,19 +27,21 @@ import {
   filesToRemove,
   finishedAttempts,
   forgetAttempt,
-  forgetFile,
+  forgetFiles,
   hasExpiredFiles,
   holdAttempt,
+  isAnyDateToCompact,
+  type MisplacedFile,
   misplacedFiles,
-  nextDateToCompact,
+  type NewFile,
   notePlace,
   scheduleCompaction,
 } from './cold-file-store.ts';
 import type { ColdFiles } from './cold-files.ts';
 import { expireColdFiles } from './cold-retention.ts';
-import { compactNextDate } from './compaction.ts';
-import { type ColdRow, nameOf, stagingOf, tenantFolders } from './file-layout.ts';
-import { FileWriter, type Step } from './file-writer.ts';
+import { compactDates } from './compaction.ts';
+import { type ColdRow, type NamedFile, nameOf, stagingOf, tenantFolders } from './file-layout.ts';
+import { type Step, writeFiles } from './file-writer.ts';
 
 /** What the work needs. */
 export interface ColdWorkParts extends ColdLimits {
@@ -55,6 +58,8 @@ export interface ColdWorkParts extends ColdLimits {
 /** Rows that are turned at once, unless a single segment has more. */
 const rowsAtOnce = 2_000_000;
 const filesAtOnce = 500;
+/** Files that are moved or removed at a time. */
+const storeCallsAtOnce = 8;
 const dropAttempts = 40;
 const longestWaitMilliseconds = 600_000;
 
@@ -69,9 +74,12 @@ export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Pro
   if (!(await isDue(parts))) return true;
   return alone(parts.database, lock, async () => {
     await expireColdFiles(parts.database, signal);
-    await work.tidy();
-    while (!signal.aborted && (await work.turnSegments())) await work.tidy();
-    while (!signal.aborted && (await compactNextDate(parts.database, { ...parts, checkpoint }))) await work.tidy();
+    // Segments first: thousands of dates to merge, or of files to remove, do not keep the points of others hot.
+    for (let isWorking = true; isWorking && !signal.aborted;) {
+      const isTidy = await work.tidy();
+      isWorking =
+        (await work.turnSegments()) || (await compactDates(parts.database, { ...parts, checkpoint })) || !isTidy;
+    }
   });
 }
 
@@ -82,10 +90,10 @@ async function isDue({ database, ...limits }: ColdWorkParts): Promise<boolean> {
       misplacedFiles(tx, 1),
       finishedAttempts(tx),
       filesToRemove(tx, 1),
-      nextDateToCompact(tx).then((date) => (date ? [date] : [])),
-      hasExpiredFiles(tx).then((has) => (has ? [has] : [])),
+      isAnyDateToCompact(tx),
+      hasExpiredFiles(tx),
     ]);
-    return found.some((due) => due.length > 0);
+    return found.some((due) => (typeof due === 'boolean' ? due : due.length > 0));
   });
   return isFileDue || (await database.maintenance((tx) => coldCandidates(tx, limits))).length > 0;
 }
@@ -151,38 +159,39 @@ class ColdWork {
     const attemptId = newId();
     await database.system((tx) => beginAttempt(tx, attemptId));
     await this.checkpoint('begun');
-    const writer = new FileWriter({ ...this.parts, attemptId, checkpoint: this.checkpoint });
+    const writerParts = { ...this.parts, attemptId, checkpoint: this.checkpoint };
     const retained = await database.systemRead((tx) => retentionStarts(tx));
-    await database.maintenance(async (tx) => {
+    const written = await database.maintenance(async (tx) => {
       // A slow store may take longer than a transaction usually idles.
       await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
-      for await (const rows of rowsOfSegments(tx, segments)) {
-        for (let first = 0; first < rows.length;) {
-          const { tenant_id: tenantId } = rows[first]!;
-          let end = first + 1;
-          while (end < rows.length && rows[end]!.tenant_id === tenantId) end += 1;
-          const from = retained.get(tenantId) ?? 0n;
-          const kept = rows.slice(first, end).filter(({ time }) => time >= from);
-          await writer.add(tenantId, kept.map(toColdRow));
-          first = end;
+      return writeFiles(writerParts, async (add) => {
+        for await (const rows of rowsOfSegments(tx, segments)) {
+          for (let first = 0; first < rows.length;) {
+            const { tenant_id: tenantId } = rows[first]!;
+            let end = first + 1;
+            while (end < rows.length && rows[end]!.tenant_id === tenantId) end += 1;
+            const from = retained.get(tenantId) ?? 0n;
+            const kept = rows.slice(first, end).filter(({ time }) => time >= from);
+            await add(tenantId, kept.map(toColdRow));
+            first = end;
+          }
         }
-      }
-      await writer.end();
+      });
     });
     // Nothing is written to complete segments any more, so that no other batch can get points in them afterwards.
     for (const { segmentId } of segments) await recordBeforeCold(database, segmentId);
     await this.checkpoint('recorded');
-    await this.commitTurn(attemptId, segments, writer);
-    const points = writer.written.reduce((sum, { rows }) => sum + rows, 0);
-    const bytes = writer.written.reduce((sum, file) => sum + file.bytes, 0);
+    await this.commitTurn(attemptId, segments, written);
+    const points = written.reduce((sum, { rows }) => sum + rows, 0);
+    const bytes = written.reduce((sum, file) => sum + file.bytes, 0);
     this.parts.turned?.(points, bytes);
-    logger.info({ segments: segments.length, files: writer.written.length, points, bytes }, 'segments turned cold');
+    logger.info({ segments: segments.length, files: written.length, points, bytes }, 'segments turned cold');
     await this.checkpoint('committed');
     return true;
   }
 
   /** Names the files and drops the segments in one transaction. */
-  private async commitTurn(attemptId: string, segments: readonly ColdCandidate[], { written }: FileWriter) {
+  private async commitTurn(attemptId: string, segments: readonly ColdCandidate[], written: readonly NewFile[]) {
     for (let attempt = 1; ; attempt += 1) {
       try {
         return await this.parts.database.maintenance(async (tx) => {
@@ -203,8 +212,11 @@ class ColdWork {
     }
   }
 
-  /** Moves files to where they belong, removes what attempts have left, and files that were superseded an hour ago. */
-  async tidy(): Promise<void> {
+  /**
+   * Moves files to where they belong, removes what attempts have left, and some of the files that were superseded an hour ago. Returns
+   * false if there may be more of these.
+   */
+  async tidy(): Promise<boolean> {
     const { database, store } = this.parts;
     await repeatWhileFull(filesAtOnce, this.signal, (limit) => this.moveFiles(limit));
     for (const attemptId of await database.systemRead((tx) => finishedAttempts(tx))) {
@@ -212,30 +224,54 @@ class ColdWork {
       await store.remove(stagingOf(attemptId));
       await database.system((tx) => forgetAttempt(tx, attemptId));
     }
-    for (const file of await database.systemRead((tx) => filesToRemove(tx, filesAtOnce))) {
-      await store.remove(nameOf(file, 'superseded'));
-      await this.checkpoint('removed');
-      await database.system((tx) => forgetFile(tx, file.fileId));
-    }
+    const files = await database.systemRead((tx) => filesToRemove(tx, filesAtOnce));
+    await this.forEach(files, 'removed', {
+      change: (file) => store.remove(nameOf(file, 'superseded')),
+      note: (tx, fileIds) => forgetFiles(tx, fileIds),
+    });
+    return files.length < filesAtOnce;
   }
 
   /** Moves up to `limit` files. Returns their number. */
   private async moveFiles(limit: number): Promise<number> {
     const { database, store, logger } = this.parts;
     const files = await database.systemRead((tx) => misplacedFiles(tx, limit));
-    for (const file of files) {
-      const to = file.place === 'own' ? 'superseded' : 'own';
-      try {
-        await store.move(nameOf(file, file.place), nameOf(file, to));
-      } catch (error) {
-        if (!(error instanceof MissingObjectError)) throw error;
-        logger.error({ err: error, file: nameOf(file, file.place) }, 'a cold file is missing');
-        // Not retried: reads that need the file report that it is missing.
-      }
-      await this.checkpoint('moved');
-      await database.system((tx) => notePlace(tx, file.fileId, to));
+    // Superseded files leave before those that take their place come.
+    for (const [from, to] of [
+      ['own', 'superseded'],
+      ['staging', 'own'],
+    ] as const) {
+      const move = async (file: MisplacedFile): Promise<void> => {
+        try {
+          await store.move(nameOf(file, from), nameOf(file, to));
+        } catch (error) {
+          if (!(error instanceof MissingObjectError)) throw error;
+          logger.error({ err: error, file: nameOf(file, from) }, 'a cold file is missing');
+          // Not retried: reads that need the file report that it is missing.
+        }
+      };
+      const some = files.filter(({ place }) => place === from);
+      await this.forEach(some, 'moved', { change: move, note: (tx, fileIds) => notePlace(tx, fileIds, to) });
     }
     return files.length;
+  }
+
+  /** Changes files in the store, several at a time, and then notes all that were changed, also if one of them fails. */
+  private async forEach<File extends NamedFile>(
+    files: readonly File[],
+    step: Step,
+    work: { change: (file: File) => Promise<void>; note: (tx: Transaction, fileIds: string[]) => Promise<void> },
+  ): Promise<void> {
+    const changed: string[] = [];
+    try {
+      await forEachConcurrently(files, storeCallsAtOnce, async (file) => {
+        await work.change(file);
+        changed.push(file.fileId);
+        await this.checkpoint(step);
+      });
+    } finally {
+      if (changed.length > 0) await this.parts.database.system((tx) => work.note(tx, changed));
+    }
   }
 }
 

@@ -2,61 +2,95 @@
 import type { Database } from '../../platform/database/database.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
-import { retentionStart } from '../../policies/tenant-reader.ts';
+import { retentionStarts } from '../../policies/tenant-reader.ts';
 import {
   addFiles,
   beginAttempt,
+  datesToCompact,
+  type DueDate,
   holdAttempt,
-  nextDateToCompact,
   postponeCompaction,
   scheduleCompaction,
   supersedeFiles,
 } from './cold-file-store.ts';
 import type { ColdFile, ColdFiles } from './cold-files.ts';
 import type { ColdRow } from './file-layout.ts';
-import { FileWriter, type FileWriterParts } from './file-writer.ts';
+import { type FileWriterParts, writeFiles } from './file-writer.ts';
 import { manyRuns, runsToMerge } from './merge-decision.ts';
 
-/** Merges runs of one date. Returns false if no date is due. */
-export async function compactNextDate(
-  database: Database,
-  parts: Pick<FileWriterParts, 'store' | 'files' | 'checkpoint'>,
-): Promise<boolean> {
-  const due = await database.systemRead((tx) => nextDateToCompact(tx));
-  if (!due) return false;
-  const { tenantId, date } = due;
-  const runs = new Map<string, ColdFile[]>();
-  for (const file of due.files) runs.set(file.runId, [...(runs.get(file.runId) ?? []), file]);
-  const sizes = [...runs].map(([runId, files]) => ({ runId, rows: files.reduce((sum, { rows }) => sum + rows, 0) }));
-  const merged = runsToMerge(sizes, runs.size < manyRuns).map(({ runId }) => runs.get(runId)!);
-  const attemptId = newId();
-  try {
-    await database.system((tx) => beginAttempt(tx, attemptId));
-    const writer = new FileWriter({ ...parts, attemptId });
-    const from = await database.systemRead((tx) => retentionStart(tx, tenantId));
-    for await (const rows of mergedRows(parts.files, merged)) {
-      await writer.add(
-        tenantId,
-        rows.filter(({ time }) => time >= from),
-      );
+/** Dates that are merged together, unless they have many rows: each attempt has its costs. */
+const datesAtOnce = 100;
+const rowsTogether = 200_000;
+
+type CompactionParts = Pick<FileWriterParts, 'store' | 'files' | 'checkpoint'>;
+
+/** Merges runs of some dates. Returns false if none is due. */
+export async function compactDates(database: Database, parts: CompactionParts): Promise<boolean> {
+  const due = firstOf(await database.systemRead((tx) => datesToCompact(tx, datesAtOnce)));
+  if (due.length === 0) return false;
+  if (due.length > 1) {
+    try {
+      await compact(database, parts, due);
+      return true;
+    } catch {
+      // One by one it turns out which of them fails, and how.
     }
-    await writer.end();
-    await database.system(async (tx) => {
-      await holdAttempt(tx, attemptId);
-      await supersedeFiles(
-        tx,
-        merged.flat().map(({ fileId }) => fileId),
-      );
-      await addFiles(tx, writer.written);
-      await scheduleCompaction(tx, [due]);
-    });
-    await parts.checkpoint('committed');
-  } catch (error) {
-    // Other dates go on; what the database refuses is tried again.
-    if (sqlState(error) === undefined) await database.system((tx) => postponeCompaction(tx, tenantId, date));
-    throw error;
+  }
+  for (const date of due) {
+    try {
+      await compact(database, parts, [date]);
+    } catch (error) {
+      // Other dates go on; what the database refuses is tried again.
+      if (sqlState(error) === undefined)
+        await database.system((tx) => postponeCompaction(tx, date.tenantId, date.date));
+      throw error;
+    }
   }
   return true;
+}
+
+/** Returns the first dates that are merged together. */
+function firstOf(due: readonly DueDate[]): DueDate[] {
+  let rows = 0;
+  return due.filter((date, index) => (rows += rowsOf(date.files)) <= rowsTogether || index === 0);
+}
+
+const rowsOf = (files: readonly ColdFile[]): number => files.reduce((sum, { rows }) => sum + rows, 0);
+
+/** Merges runs of dates in one attempt. */
+async function compact(database: Database, parts: CompactionParts, due: readonly DueDate[]): Promise<void> {
+  const merged = due.map(({ tenantId, files }) => ({ tenantId, runs: runsOf(files) }));
+  const attemptId = newId();
+  await database.system((tx) => beginAttempt(tx, attemptId));
+  const retained = await database.systemRead((tx) => retentionStarts(tx));
+  const written = await writeFiles({ ...parts, attemptId }, async (add) => {
+    for (const { tenantId, runs } of merged) {
+      const from = retained.get(tenantId) ?? 0n;
+      for await (const rows of mergedRows(parts.files, runs)) {
+        await add(
+          tenantId,
+          rows.filter(({ time }) => time >= from),
+        );
+      }
+    }
+  });
+  await database.system(async (tx) => {
+    await holdAttempt(tx, attemptId);
+    await supersedeFiles(
+      tx,
+      merged.flatMap(({ runs }) => runs.flat().map(({ fileId }) => fileId)),
+    );
+    await addFiles(tx, written);
+    await scheduleCompaction(tx, due);
+  });
+  await parts.checkpoint('committed');
+}
+
+/** Returns the runs of a date that are merged, given all its files. */
+function runsOf(files: readonly ColdFile[]): (readonly ColdFile[])[] {
+  const runs = Map.groupBy(files, ({ runId }) => runId);
+  const sizes = [...runs].map(([runId, some]) => ({ runId, rows: rowsOf(some) }));
+  return runsToMerge(sizes, runs.size < manyRuns).map(({ runId }) => runs.get(runId)!);
 }
 
 const rowsAtOnce = 2000;

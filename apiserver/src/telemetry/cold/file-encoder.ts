@@ -1,7 +1,6 @@
 // Writes rows to a Parquet file in memory.
 import { createHash, type Hash } from 'node:crypto';
 import { constants, zstdCompressSync } from 'node:zlib';
-import { parquetMetadata } from 'hyparquet';
 import { ByteWriter, ParquetWriter } from 'hyparquet-writer';
 import { type ColdRow, fileBytes, fileRows, groupBytes, groupRows, pageBytes, schema } from './file-layout.ts';
 
@@ -94,9 +93,9 @@ export class FileEncoder {
   /** Completes the file, which has at least one row. */
   end(): EncodedFile {
     if (this.group.length > 0) this.endGroup();
+    const tailOffset = this.buffer.offset;
     void this.writer.finish();
     const content = Buffer.from(this.buffer.getBytes());
-    const tailOffset = tailOffsetOf(content);
     return {
       content,
       rowDigest: this.digest.end(),
@@ -133,20 +132,6 @@ export class FileEncoder {
     this.group = [];
     this.payloadBytes = 0;
   }
-}
-
-/** Returns where the last row group of a file ends. */
-function tailOffsetOf(content: Buffer): number {
-  const { row_groups: groups } = parquetMetadata(arrayBufferOf(content));
-  const ends = groups.at(-1)!.columns.map(({ meta_data: column }) => {
-    const {
-      data_page_offset: pages,
-      dictionary_page_offset: dictionary = pages,
-      total_compressed_size: size,
-    } = column!;
-    return Number((dictionary < pages ? dictionary : pages) + size);
-  });
-  return Math.max(...ends);
 }
 
 /** Returns bytes in the form in which hyparquet takes them. */

@@ -1,5 +1,6 @@
 // Writes rows to files in staging: encodes them, puts them into the store, reads them back and compares.
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { ConcurrentWork } from '../../platform/concurrency/concurrent-work.ts';
 import { newId } from '../../platform/ids.ts';
 import type { ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { NewFile } from './cold-file-store.ts';
@@ -12,18 +13,43 @@ export interface FileWriterParts {
   readonly store: ObjectStore;
   readonly files: ColdFiles;
   readonly attemptId: string;
-  /** Called between steps; throws to stop. */
+  /** Called between steps; throws to stop. Files that are written at a time pass their steps independently. */
   readonly checkpoint: (step: Step) => void | Promise<void>;
 }
 
 /** Steps of an attempt, at each of which the process may be killed. */
 export type Step = 'begun' | 'written' | 'verified' | 'recorded' | 'committed' | 'moved' | 'removed';
 
-/** Writes the files of one attempt: a run for each tenant and date. */
-export class FileWriter {
-  /** Files that are in staging and were read back. */
-  readonly written: NewFile[] = [];
+/** Adds rows of a tenant. Rows must come ordered by tenant, date, device and time. */
+export type AddRows = (tenantId: string, rows: readonly ColdRow[]) => Promise<void>;
+
+/**
+ * Files that are put and read back at a time: a store takes its time for each, however small, and points may be of thousands of dates.
+ * After a file of more bytes than that, none begins until it is stored.
+ */
+const limits = { pieces: 8, bytes: 16 * 1024 * 1024 };
+
+/**
+ * Writes the files of one attempt, a run for each tenant and date, with the rows that `give` adds. Returns them in the order of their
+ * rows: they are in staging and were read back. When it throws, nothing is being written any more.
+ */
+export async function writeFiles(
+  parts: FileWriterParts,
+  give: (add: AddRows) => Promise<void>,
+): Promise<readonly NewFile[]> {
+  const writer = new FileWriter(parts);
+  try {
+    await give((tenantId, rows) => writer.add(tenantId, rows));
+    return await writer.end();
+  } finally {
+    await writer.settle();
+  }
+}
+
+class FileWriter {
   private readonly parts: FileWriterParts;
+  private readonly files: NewFile[] = [];
+  private readonly storing = new ConcurrentWork(limits);
   private open: { readonly tenantId: string; readonly date: string; readonly runId: string } | undefined;
   private encoder = new FileEncoder();
   private hasRows = false;
@@ -32,7 +58,6 @@ export class FileWriter {
     this.parts = parts;
   }
 
-  /** Adds rows of a tenant. Rows must come ordered by tenant, date, device and time. */
   async add(tenantId: string, rows: readonly ColdRow[]): Promise<void> {
     for (const row of rows) {
       const date = dateOf(row.time);
@@ -47,22 +72,33 @@ export class FileWriter {
     await nextTurn();
   }
 
-  /** Completes the last file. */
-  async end(): Promise<void> {
+  /** Completes the last file and returns all. */
+  async end(): Promise<readonly NewFile[]> {
     await this.endFile();
+    await this.storing.end();
+    return this.files;
+  }
+
+  /** Returns once no file is being written. */
+  settle(): Promise<void> {
+    return this.storing.settle();
   }
 
   private async endFile(): Promise<void> {
     if (!this.hasRows) return;
     const { content, rowDigest, ...facts } = this.encoder.end();
-    const { store, attemptId, checkpoint } = this.parts;
-    const file: NewFile = { fileId: newId(), attemptId, ...this.open!, ...facts };
+    const file: NewFile = { fileId: newId(), attemptId: this.parts.attemptId, ...this.open!, ...facts };
     this.encoder = new FileEncoder();
     this.hasRows = false;
+    this.files.push(file);
+    await this.storing.begin(() => this.store(file, content, rowDigest), content.length);
+  }
+
+  private async store(file: NewFile, content: Buffer, rowDigest: string): Promise<void> {
+    const { store, checkpoint } = this.parts;
     await store.put(nameOf(file, 'staging'), content);
     await checkpoint('written');
     await this.verify(file, rowDigest);
-    this.written.push(file);
     await checkpoint('verified');
   }
 

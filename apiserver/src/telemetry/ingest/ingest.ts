@@ -10,6 +10,7 @@ import type { IdempotencyRow } from '../write/flush.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
 import type { AnchorQuota } from './anchor-quota.ts';
 import { type IdempotencyScope, idempotencyScope, keptResponse, requestHash } from './idempotency.ts';
+import type { KeptErrors } from './kept-errors.ts';
 import { type Grant, type PointQuota, quotaMessage, usedUp } from './point-quota.ts';
 import type { Submission } from './submission.ts';
 
@@ -37,6 +38,7 @@ export interface IngestDependencies {
   readonly clock: Clock;
   readonly anchorQuota: AnchorQuota;
   readonly pointQuota: PointQuota;
+  readonly keptErrors: KeptErrors;
   /** Called for each rejected point; `deviceId` is empty if it named no device of the tenant. */
   readonly rejected: (tenantId: string, deviceId: string) => void;
 }
@@ -98,7 +100,7 @@ export class Ingest {
     context: CallContext,
     idempotency: Omit<IdempotencyRow, 'response'> | undefined,
   ): Promise<IngestResult> {
-    const { devices, writer, clock, rejected, anchorQuota, pointQuota } = this.dependencies;
+    const { devices, writer, clock, rejected, anchorQuota, pointQuota, keptErrors } = this.dependencies;
     const known = await devices.lookupEach(context.tenantId, points.deviceIds, points.devices);
     const now = clock.now();
     let accepted: AcceptedPoint[] = [];
@@ -155,6 +157,7 @@ export class Ingest {
     }
     const result = (): IngestResult => ({ accepted: points.count - rejections, rejected: rejections, errors });
     if (accepted.length === 0 && !idempotency) return result();
+    if (idempotency) errors.splice(keptErrors.most(context.tenantId, errors));
     const row = idempotency && { ...idempotency, response: JSON.stringify(result()) };
     const { refused } = await writer.append(accepted, row);
     // Not if this fails: the points may still be on their way.

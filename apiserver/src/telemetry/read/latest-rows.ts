@@ -239,3 +239,19 @@ function namesOf({ names, payload }: StoredPoint): string {
   if (names) knownNames.set(names, id);
   return id;
 }
+
+/** Deletes up to `limit` rows of deleted devices, and returns their number. */
+export async function deleteLatestOf(
+  tx: Transaction,
+  tenantIds: readonly string[],
+  deviceIds: readonly string[],
+  limit: number,
+): Promise<number> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM telemetry_latest WHERE ctid = ANY (ARRAY (
+       SELECT l.ctid FROM telemetry_latest l
+         JOIN unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id) USING (tenant_id, device_id) LIMIT $3))`,
+    [tenantIds, deviceIds, limit],
+  );
+  return rowCount ?? 0;
+}

@@ -100,6 +100,19 @@ async function readUsage(tx: Transaction, tenantId: string, deviceId: string | u
   return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
 }
 
+/** Counts what was rejected from deleted devices that have no points as that of unknown devices. */
+export async function forgetRejectionsOf(
+  tx: Transaction,
+  tenantIds: readonly string[],
+  deviceIds: readonly string[],
+): Promise<void> {
+  await tx.query(
+    `SELECT telemetry_forget_rejections(tenant_id, array_agg(device_id ORDER BY device_id))
+     FROM unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id) GROUP BY tenant_id ORDER BY tenant_id`,
+    [tenantIds, deviceIds],
+  );
+}
+
 const countedUsage = (deviceId?: string): string => `SELECT coalesce(sum(accepted), 0) AS accepted,
     coalesce(sum(rejected), 0) AS rejected, coalesce(sum(stored_bytes), 0) AS stored_bytes
   FROM ${deviceId === undefined ? 'telemetry_tenant_usage' : 'telemetry_usage'}

@@ -43,7 +43,31 @@ export async function fillTenant(database: Database, tenantId: string): Promise<
   });
 }
 
-async function fill(tx: Transaction, table: TenantTable, tenantId: string): Promise<void> {
+/** Returns the tables with data of tenants that name a device. */
+export async function deviceTables(tx: Transaction): Promise<TenantTable[]> {
+  const { tables } = await tenantTables(tx);
+  return tables.filter(({ name, columns }) => name !== 'devices' && columns.includes('device_id'));
+}
+
+/** Adds a row of a device to each of some tables, for a tenant that `fillTenant` has created. */
+export async function fillDevice(
+  database: Database,
+  tenantId: string,
+  deviceId: string,
+  names: readonly string[],
+): Promise<void> {
+  await database.system(async (tx) => {
+    const tables = (await deviceTables(tx)).filter(({ name }) => names.includes(name));
+    for (const table of tables.toReversed()) await fill(tx, table, tenantId, { device_id: `'${deviceId}'` });
+  });
+}
+
+async function fill(
+  tx: Transaction,
+  table: TenantTable,
+  tenantId: string,
+  given: Readonly<Record<string, string>> = {},
+): Promise<void> {
   const [columns, literals] = [await columnsOf(tx, table), await literalsOf(tx, table)];
   const values = new Map<string, string>();
   for (const { name, type, required } of columns) {
@@ -56,13 +80,13 @@ async function fill(tx: Transaction, table: TenantTable, tenantId: string): Prom
       if (values.has(name))
         values.set(
           name,
-          `(SELECT ${referencedColumns[index]} FROM ${other} o WHERE ${await ownerOf(tx, other)} LIMIT 1)`,
+          `(SELECT ${referencedColumns[index]} FROM ${other} o WHERE ${await ownerOf(tx, other, given)} LIMIT 1)`,
         );
     }
   }
   if (values.has('tenant_id')) values.set('tenant_id', '$1');
   if (values.has('tenant_ids')) values.set('tenant_ids', 'ARRAY[$1]');
-  for (const [name, value] of Object.entries(special[table.name] ?? {})) values.set(name, value);
+  for (const [name, value] of Object.entries({ ...special[table.name], ...given })) values.set(name, value);
   const text = `INSERT INTO ${table.name} (${[...values.keys()].join(', ')}) SELECT ${[...values.values()].join(', ')}`;
   const uses = text.includes('$1');
   await tx.query(text, uses ? [tenantId] : []).catch((error: unknown) => {
@@ -70,9 +94,14 @@ async function fill(tx: Transaction, table: TenantTable, tenantId: string): Prom
   });
 }
 
-const ownerOf = async (tx: Transaction, name: string): Promise<string> => {
+const ownerOf = async (tx: Transaction, name: string, given: Readonly<Record<string, string>>): Promise<string> => {
   const { tables } = await tenantTables(tx);
-  return tables.find((table) => table.name === name)?.owner === 'tenant_id' ? 'o.tenant_id = $1' : 'true';
+  const table = tables.find((one) => one.name === name);
+  const conditions = Object.entries(given).filter(([column]) => table?.columns.includes(column));
+  return [
+    table?.owner === 'tenant_id' ? 'o.tenant_id = $1' : 'true',
+    ...conditions.map(([column, value]) => `o.${column} = ${value}`),
+  ].join(' AND ');
 };
 
 async function columnsOf(tx: Transaction, { name, identity }: TenantTable): Promise<Column[]> {
