@@ -30,7 +30,7 @@ import {
   wasRotated,
 } from '../certificates/certificate-store.ts';
 import { keyRefusal } from '../credentials/credential-check.ts';
-import { isCertificateInForce, keyState } from '../credentials/credential-store.ts';
+import { keyState } from '../credentials/credential-store.ts';
 import { proofHash } from '../credentials/device-proof.ts';
 import {
   addDeviceKey,
@@ -148,9 +148,9 @@ export class DeviceCredentials {
     current: { readonly hash: string; readonly graceSeconds: number },
   ): Promise<IssuedCredentials> {
     const hash = Buffer.from(current.hash, 'hex');
-    const key = await keyState(tx, 'certificate', hash);
     const now = this.clock.now();
-    if (!key || keyRefusal(key, now) || !(await isCertificateInForce(tx, key, new Date(now)))) throw unauthenticated();
+    const key = await keyState(tx, 'certificate', hash, new Date(now));
+    if (!key || keyRefusal(key, now)) throw unauthenticated();
     if (await wasRotated(tx, holder.tenantId, key.key_id)) {
       throw failedPrecondition('an administrator has replaced this certificate: the new one can be renewed');
     }
