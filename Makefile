@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans scale bench artifacts packages image trial-images lint format generate clean audit sizing soak crashes year day reconnect interop compatibility install
+.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans lists scale bench artifacts packages image trial-images lint format generate clean audit sizing soak crashes year day reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ plans: install ## check the plan of each statement of the last unit tests in a p
 fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or join late (DEVICES=n)
 	@KELLET_TEST_FLEET_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/fleet-rollout.test.ts
+
+lists: install ## walk every list with 10,000 items while others come and go (ITEMS=n)
+	@KELLET_TEST_LIST_ITEMS=$(or $(ITEMS),10000) exec mocha --exit --require ./dev/stack/testing/test-services.ts \
+		apiserver/src/list-walk.test.ts
 
 scale: install ## plan and schedule a rollout to 100,000 devices: what is planned happens, in bounded memory (DEVICES=n)
 	@KELLET_TEST_DEVICES=$(or $(DEVICES),100000) mocha --exit --require ./dev/stack/testing/test-services.ts \

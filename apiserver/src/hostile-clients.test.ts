@@ -14,7 +14,7 @@ import { type TestProcess, TestProcesses } from './testing/test-process.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;
-const attackMilliseconds = 3000;
+const attackMilliseconds = 2000;
 
 interface Observed {
   readonly medians: readonly number[];
@@ -108,11 +108,11 @@ describe('kellet-apiserver under attack', function () {
     meanwhile?: () => Promise<void>,
   ) {
     // Memory used before the first garbage collection is unrelated to the attack.
-    const until = performance.now() + 1500;
+    const until = performance.now() + 1000;
     while (performance.now() < until) {
       await Promise.all(Array.from({ length: 4 }, async () => (await ordinary()).arrayBuffer()));
     }
-    const before = await observe(1000);
+    const before = await observe(600);
     const reports: AttackReport[] = [];
     const children = attacks.map((one, index) => {
       const child = fork(path.join(import.meta.dirname, 'testing/test-hostile-clients.ts'));
@@ -138,7 +138,7 @@ describe('kellet-apiserver under attack', function () {
         await ended;
       }
     }
-    const after = await observe(1000);
+    const after = await observe(600);
     return {
       grownMebibytes: (during.memory - before.memory) / mebibyte,
       latencies: [Math.max(median(before.medians), median(after.medians)), quartile(during.medians)] as const,
@@ -146,14 +146,18 @@ describe('kellet-apiserver under attack', function () {
     };
   }
 
-  /** `mebibytes` is what the attackers may take: by default 64, and what the heap grows by before it is collected on a busy machine. */
+  /**
+   * `mebibytes` is what the attackers may take: by default 64, and what the heap grows by before it is collected on a busy machine;
+   * `milliseconds`, how much longer others may wait.
+   */
   function expectHarmless(
     { grownMebibytes, latencies: [usual, attacked] }: Awaited<ReturnType<typeof attack>>,
     mebibytes = 64 + 32,
+    milliseconds = 200,
   ): void {
     expect(grownMebibytes, 'mebibytes of resident memory').to.be.below(mebibytes);
     // A server that works for the attackers keeps others waiting for seconds; other load on this machine, for less.
-    expect(attacked, `milliseconds, without attack ${usual}`).to.be.below(usual * 4 + 200);
+    expect(attacked, `milliseconds, without attack ${usual}`).to.be.below(usual * 4 + milliseconds);
   }
 
   /** A mebibyte of mostly white space. */
@@ -298,8 +302,22 @@ describe('kellet-apiserver under attack', function () {
       post,
     );
     // Connections that exceed what they may are closed and replaced many times a second, each with its streams.
-    expectHarmless(seen, 512);
+    // Without the limit they take all of the time, for 8 to 16 seconds.
+    expectHarmless(seen, 512, 1500);
     for (const { opened } of seen.reports) expect(opened).to.be.at.least(5);
+  });
+
+  it('keeps others waiting little for calls over gRPC that are begun and cancelled, whoever begins them', async () => {
+    const ingest = '/kellet.v1.TelemetryService/Ingest';
+    const seen = await attack(
+      [
+        { kind: 'begin calls', connections: 10, request: '/nowhere/Nothing', cancels: true },
+        { kind: 'begin calls', connections: 10, request: ingest, message: key, cancels: true },
+      ],
+      post,
+    );
+    expectHarmless(seen);
+    for (const { opened } of seen.reports) expect(opened).to.be.at.least(10);
   });
 
   it('disconnects a slow reader of /ws before it uses much memory', async () => {

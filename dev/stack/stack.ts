@@ -39,6 +39,8 @@ export interface StackOptions {
   fresh?: boolean;
   /** Settings (KELLET_…) on top of this process's environment. */
   environment?: Readonly<Record<string, string | undefined>>;
+  /** Whether PostgreSQL writes to the disk what it acknowledges (default true); without it, killing it loses nothing either. */
+  survivesPowerFailure?: boolean;
   /** One line of progress. */
   report?: Report;
   /** Aborts the start and stops what has been started. */
@@ -239,7 +241,10 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     if (environment.DATABASE_URL) return environment.DATABASE_URL;
     const password = (await secret('postgres-password')).value;
     const folder = postgresFolder(stateFolder);
-    const { superuserUrl } = await startPostgres({ supervisor, folder, port: ports.postgres, password });
+    const { superuserUrl } = await startPostgres({
+      ...{ supervisor, folder, port: ports.postgres, password },
+      survivesPowerFailure: options.survivesPowerFailure ?? true,
+    });
     return ensureServiceDatabase(superuserUrl, (await secret('database-password')).value);
   };
   const broker = async (): Promise<string> => {

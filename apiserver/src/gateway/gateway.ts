@@ -3,6 +3,7 @@ import type { TLSSocket } from 'node:tls';
 import type { DescService } from '@bufbuild/protobuf';
 import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import type { Platform } from '../config/module.ts';
+import { addressList, isListed } from '../platform/addresses/address-ranges.ts';
 import { sleep } from '../platform/clock.ts';
 import { addHealth } from '../platform/grpc/grpc-health.ts';
 import type { GrpcPort } from '../platform/grpc/grpc-port.ts';
@@ -11,6 +12,7 @@ import type { TlsFiles } from '../platform/tls/tls-files.ts';
 import { createTlsListener } from '../platform/tls/tls-listener.ts';
 import { Admission, type IsGatewayOf, type IsVisible } from './admission/admission-steps.ts';
 import { Authenticator } from './admission/authenticate.ts';
+import { plainAddress } from './admission/authorize.ts';
 import { type AddressOf, clientAddresses, listOf } from './admission/client-address.ts';
 import { connectionProofs, type ProofOf } from './admission/connection-proof.ts';
 import { createGrpcPort } from './grpc/grpc.ts';
@@ -111,7 +113,9 @@ export class Gateway {
     this.health = options.health;
     const services = options.services ?? publicServices;
     this.routes = new RouteTable(services);
-    this.addressOf = clientAddresses(listOf(config.trustedProxies), (peer) =>
+    const trusted = listOf(config.trustedProxies);
+    const proxies = addressList(trusted);
+    this.addressOf = clientAddresses(trusted, (peer) =>
       logger.warn(
         { peer },
         'a peer that is not a trusted proxy sends X-Forwarded-For or Forwarded: if it is a proxy, all its clients share one address and its limits until KELLET_TRUSTED_PROXIES names it',
@@ -141,7 +145,7 @@ export class Gateway {
       logger,
       stopping: this.stopping.signal,
       addressOf: this.addressOf,
-      proofOf: connectionProofs(config.clientCertificateHeader, listOf(config.trustedProxies)),
+      proofOf: connectionProofs(config.clientCertificateHeader, trusted),
       accessLog: this.accessLog,
     };
     const { readers = new Map() } = options;
@@ -169,6 +173,7 @@ export class Gateway {
     }
     this.grpcPort = createGrpcPort({
       ...{ ...shared, services, limits: { connections } },
+      isProxy: (peer) => isListed(proxies, plainAddress(peer)),
       tls: config.grpcTls ? tls : undefined,
     });
     const { health, isServing = () => Promise.resolve(true), servedElsewhere } = options;

@@ -53,7 +53,7 @@ const internalLimits = {
   streams: 1_000_000,
   idleTimeout: 24 * 60 * 60 * 1000,
   connectionAge: Infinity,
-  cancellations: { burst: 1_000_000, perSecond: 1_000_000 },
+  proxyCancellations: { burst: 1_000_000, perSecond: 1_000_000 },
 };
 
 type Call = ServerDuplexStream<Message, Message>;
@@ -74,10 +74,13 @@ export class InternalServer {
     this.port = new GrpcPort(
       { ...internalOptions, interceptors: [secretInterceptor(digest(secret))] },
       internalLimits,
-      Math.random,
-      files &&
-        (({ connections, prefaceTimeout: handshakeTimeout }, accept) =>
-          createTlsListener(files, { connections, handshakeTimeout, ALPNProtocols: ['h2'] }, logger, accept)),
+      {
+        isProxy: () => true,
+        listen:
+          files &&
+          (({ connections, prefaceTimeout: handshakeTimeout }, accept) =>
+            createTlsListener(files, { connections, handshakeTimeout, ALPNProtocols: ['h2'] }, logger, accept)),
+      },
     );
   }
 

@@ -22,6 +22,8 @@ export interface Attack {
   readonly messageBytes?: number;
   /** `watch`: the message; `begin calls`: the key. */
   readonly message?: string;
+  /** `begin calls`: whether each is cancelled at once. */
+  readonly cancels?: boolean;
 }
 
 /** What the parent receives. */
@@ -89,11 +91,12 @@ function runPublish({ port, requests = [], body = '' }: Attack): void {
 }
 
 /** Opens HTTP/2 connections that begin calls as fast as they can, however many the server allows at a time. */
-function beginCalls({ port, connections, request, message = '' }: Attack): void {
+function beginCalls({ port, connections, request, message = '', cancels = false }: Attack): void {
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
   const fields = { ':method': 'POST', ':scheme': 'http', ':path': request, ':authority': 'a', te: 'trailers' };
   const headers = http2Headers({ ...fields, 'content-type': 'application/grpc', 'x-api-key': message });
+  const reset = Buffer.from([0, 0, 0, 8]);
   const open = (): void => {
     const socket = connect(port, '127.0.0.1');
     let isOpen = true;
@@ -109,7 +112,10 @@ function beginCalls({ port, connections, request, message = '' }: Attack): void 
     const send = (): void => {
       if (!isOpen) return;
       const calls: Buffer[] = [];
-      for (let count = 0; count < 50; count += 1, stream += 2) calls.push(http2Frame(1, 5, stream, headers));
+      for (let count = 0; count < 50; count += 1, stream += 2) {
+        calls.push(http2Frame(1, cancels ? 4 : 5, stream, headers));
+        if (cancels) calls.push(http2Frame(3, 0, stream, reset));
+      }
       const bytes = Buffer.concat(calls);
       sentBytes += bytes.length;
       if (socket.write(bytes)) setImmediate(send);

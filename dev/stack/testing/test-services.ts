@@ -4,8 +4,7 @@
 // KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER, KELLET_TEST_REDIS_SERVER,
 // KELLET_TEST_S3_SERVER and KELLET_TEST_POSTGRES_PROGRAMS (a folder, with KELLET_TEST_POSTGRES_USER), programs that a test
 // starts by itself, because it also stops or configures them. Where there is no Redis, KELLET_TEST_REDIS_PROBLEM says why, and only the tests that need it fail.
-import { chmod, mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { chmod, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { findFreePorts } from '../ports/free-ports.ts';
 import { createSupervisor, type Supervisor } from '../processes/supervisor.ts';
@@ -14,6 +13,7 @@ import { redisServerProgram } from '../programs/redis-server.ts';
 import { randomPassword } from '../secrets.ts';
 import { startNats } from '../services/nats.ts';
 import { postgresPrograms, startPostgres } from '../services/postgres.ts';
+import { makeMemoryFolder } from './memory-folder.ts';
 
 let supervisor: Supervisor | undefined;
 let folder: string | undefined;
@@ -49,7 +49,7 @@ async function start(): Promise<void> {
   process.env.KELLET_TEST_S3_SERVER ??= await s3ServerProgram(report);
   const { KELLET_TEST_DATABASE_URL, KELLET_TEST_NATS_URL } = process.env;
   if (KELLET_TEST_DATABASE_URL && KELLET_TEST_NATS_URL) return;
-  folder = await mkdtemp(join(tmpdir(), 'kellet-test-'));
+  folder = makeMemoryFolder();
   await chmod(folder, 0o711);
   const services = createSupervisor({
     recordsFolder: join(folder, 'run'),

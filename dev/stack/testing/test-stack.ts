@@ -31,6 +31,7 @@ export async function mochaGlobalSetup(): Promise<void> {
   running = await startStack({
     stateFolder: join(checkout, '.kellet', 'test'),
     fresh: true,
+    survivesPowerFailure: false,
     environment,
     report: (line) => process.stderr.write(`    ${line}\n`),
   });

@@ -34,6 +34,8 @@ export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
   readonly invoker: Invoker;
   readonly large: LargeRequests;
   readonly turns: DecodingTurns;
+  /** Reports whether a peer is a trusted proxy. */
+  readonly isProxy: (address: string) => boolean;
   /** Undefined without TLS. */
   readonly tls: TlsFiles | undefined;
 }
@@ -54,10 +56,13 @@ export function createGrpcPort(parts: GrpcParts): GrpcPort {
   const port = new GrpcPort(
     { 'grpc.max_receive_message_length': maximumMessageBytes, interceptors: [admission.interceptor] },
     { streams: concurrentCalls.ofStrangers, ...parts.limits },
-    Math.random,
-    tls &&
-      (({ connections, prefaceTimeout: handshakeTimeout }, accept) =>
-        createTlsListener(tls, { connections, handshakeTimeout, ALPNProtocols: ['h2'] }, parts.logger, accept)),
+    {
+      isProxy: parts.isProxy,
+      listen:
+        tls &&
+        (({ connections, prefaceTimeout: handshakeTimeout }, accept) =>
+          createTlsListener(tls, { connections, handshakeTimeout, ALPNProtocols: ['h2'] }, parts.logger, accept)),
+    },
   );
   for (const service of parts.services) {
     port.addService(withBinaryRequests(grpcService(service)), implementationOf(parts, admission, service));

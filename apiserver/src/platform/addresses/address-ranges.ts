@@ -26,8 +26,13 @@ export function isAllowed(address: string, ranges: readonly string[]): boolean {
   if (ranges.length === 0) return true;
   const family = isIP(address);
   if (family === 0) return false;
-  return addressList(ranges).check(address, family === 4 ? 'ipv4' : 'ipv6');
+  let list = lists.get(ranges);
+  if (!list) lists.set(ranges, (list = addressList(ranges)));
+  return list.check(address, family === 4 ? 'ipv4' : 'ipv6');
 }
+
+/** By the array that a remembered caller keeps, which is not changed. */
+const lists = new WeakMap<readonly string[], BlockList>();
 
 /** Returns the ranges as a BlockList, for repeated checks. */
 export function addressList(ranges: readonly string[]): BlockList {

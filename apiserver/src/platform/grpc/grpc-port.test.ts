@@ -19,7 +19,7 @@ import {
   GetDeviceRequestSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { type GrpcLimits, GrpcPort } from './grpc-port.ts';
+import { type GrpcLimits, GrpcPort, type GrpcPortParts } from './grpc-port.ts';
 import { grpcService } from './grpc-service.ts';
 
 const service = grpcService(DeviceRegistryService);
@@ -35,8 +35,8 @@ function frame(type: number, flags: number, stream: number, payload: Buffer): Bu
 }
 
 /** Starts a port whose `GetDevice` responds at once, or for the device `slow` once released. */
-async function start(limits: Partial<GrpcLimits> = {}) {
-  const port = new GrpcPort({}, limits, () => 0);
+async function start(limits: Partial<GrpcLimits> = {}, parts: GrpcPortParts = {}) {
+  const port = new GrpcPort({}, limits, { random: () => 0, ...parts });
   const waiting: (() => void)[] = [];
   const peers = new Set<string>();
   port.addService(service, {
@@ -55,7 +55,7 @@ async function start(limits: Partial<GrpcLimits> = {}) {
 describe('gRPC port', () => {
   let running: Awaited<ReturnType<typeof start>>;
   const clients: { close?(): void; destroy?(): void }[] = [];
-  const begin = async (limits?: Partial<GrpcLimits>) => (running = await start(limits));
+  const begin = async (limits?: Partial<GrpcLimits>, parts?: GrpcPortParts) => (running = await start(limits, parts));
   afterEach(async () => {
     for (const client of clients.splice(0)) (client.destroy ?? client.close!).call(client);
     await running.port.closeWithin(0);
@@ -73,6 +73,7 @@ describe('gRPC port', () => {
   const isClosed = (socket: Socket, within: number): Promise<boolean> =>
     Promise.race([
       once(socket, 'end').then(() => true),
+      once(socket, 'close').then(() => true),
       new Promise<boolean>((resolve) => setTimeout(() => resolve(false), within)),
     ]);
   function grpcClient() {
@@ -248,6 +249,76 @@ describe('gRPC port', () => {
     }
     expect(opened).to.be.below(20_000);
     expect((await grpcClient()('d')).name).to.equal('d');
+  });
+
+  describe('an address that begins calls only to cancel them', () => {
+    const limits = { cancellations: { burst: 10, perSecond: 1 }, lingerTimeout: 100 };
+    let seconds: number;
+    beforeEach(() => (seconds = 0));
+    const at = { now: () => seconds * 1000 };
+    const request = { ':method': 'POST', ':path': service['GetDevice']!.path, 'content-type': 'application/grpc' };
+    const literal = (text: string): Buffer => Buffer.concat([Buffer.from([text.length]), Buffer.from(text)]);
+    // Neither compressed nor indexed (RFC 7541, section 6.2.2).
+    const headers = Buffer.concat(
+      Object.entries({ ':scheme': 'http', ':authority': 'a', te: 'trailers', ...request })
+        .toSorted(([a], [b]) => Number(b.startsWith(':')) - Number(a.startsWith(':')))
+        .map(([name, value]) => Buffer.concat([Buffer.from([0]), literal(name), literal(value)])),
+    );
+
+    /** Begins calls, five on each of several connections, and cancels them after these seconds. */
+    async function cancel(calls: number, after = 0): Promise<void> {
+      for (let done = 0; done < calls; done += 5) {
+        const streams = [1, 3, 5, 7, 9];
+        const begin = Buffer.concat(streams.map((id) => frame(1, 4, id, headers)));
+        const reset = Buffer.concat(streams.map((id) => frame(3, 0, id, Buffer.from([0, 0, 0, 8]))));
+        const socket = await speak(Buffer.concat([preface, begin]));
+        await new Promise((resolve) => setTimeout(resolve, 20));
+        seconds += after;
+        socket.end(reset);
+      }
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+    const isAccepted = async (): Promise<boolean> => !(await isClosed(await speak(preface), 300));
+
+    it('is not accepted until its calls are paid for', async () => {
+      await begin(limits, { clock: at });
+      await cancel(45);
+      expect(await isAccepted()).to.equal(true);
+      await cancel(30);
+      expect(await isAccepted()).to.equal(false);
+      seconds += 30;
+      expect(await isAccepted()).to.equal(true);
+    });
+
+    it('is accepted if it is a proxy, whose clients they are', async () => {
+      await begin({ ...limits, proxyCancellations: limits.cancellations }, { clock: at, isProxy: () => true });
+      await cancel(75);
+      expect(await isAccepted()).to.equal(true);
+    });
+
+    it('is accepted if its calls ran for a while', async () => {
+      await begin(limits, { clock: at });
+      await cancel(75, 1);
+      expect(await isAccepted()).to.equal(true);
+    });
+
+    it('is accepted if they were lost with their connections', async () => {
+      await begin({ ...limits, cancellations: { burst: 100, perSecond: 1 } }, { clock: at });
+      for (let connections = 0; connections < 12; connections += 1) {
+        const session = connectHttp2(`http://127.0.0.1:${running.number}`);
+        session.on('error', () => undefined);
+        for (let n = 0; n < 60; n += 1)
+          session
+            .request(request)
+            .on('error', () => undefined)
+            .write(Buffer.alloc(3));
+        await once(session, 'remoteSettings');
+        await new Promise((resolve) => session.ping(resolve));
+        session.socket.resetAndDestroy();
+      }
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      expect(await isAccepted()).to.equal(true);
+    });
   });
 
   describe('when it closes', () => {

@@ -1,6 +1,7 @@
 // A gRPC port: accepts connections, limits their number and duration, and hands them to a grpc-js server. On shutdown
 // it drains them without cutting off calls and without waiting for unresponsive clients.
 import { once } from 'node:events';
+import type { Http2Server, ServerHttp2Session } from 'node:http2';
 import { type AddressInfo, createServer, type Server as Listener, type Socket } from 'node:net';
 import {
   type ConnectionInjector,
@@ -16,7 +17,10 @@ import {
   status,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
+import { addressBlock } from '../addresses/address-block.ts';
 import { limitConnections } from '../addresses/limit-connections.ts';
+import { type Clock, systemClock } from '../clock.ts';
+import { TokenBuckets } from '../token-bucket.ts';
 import type { ServiceHost } from './grpc-health.ts';
 
 /** Limits on what a client may use of a server. Times are in milliseconds. */
@@ -49,10 +53,29 @@ export interface GrpcLimits {
   /** Maximum concurrent calls per connection; a client queues further ones (RFC 9113, section 5.1.2). */
   readonly streams: number;
   /**
-   * Calls of a connection that its client may cancel at once, and a second after that, before the connection ends with all its
-   * calls; undefined: Node's defaults, 1000 and 33.
+   * Calls that a client may cancel. Node ends a connection that cancels more, with all its calls. An address (IPv6: /64) that has
+   * cancelled five times as many within a second of their beginning is not accepted for some seconds: a call costs much more than
+   * its client pays to begin and cancel it.
    */
-  readonly cancellations?: { readonly burst: number; readonly perSecond: number };
+  readonly cancellations: Cancellations;
+  /** Calls that a proxy may cancel, whose connections have the calls of many clients. Its address is always accepted. */
+  readonly proxyCancellations: Cancellations;
+}
+
+/** How many calls may be cancelled at once, and a second after that. */
+export interface Cancellations {
+  readonly burst: number;
+  readonly perSecond: number;
+}
+
+/** What a port may be given besides its limits. */
+export interface GrpcPortParts {
+  /** Accepts the connections instead of the port itself, as for TLS. */
+  readonly listen?: ((limits: GrpcLimits, accept: (socket: Socket) => void) => Listener) | undefined;
+  /** Reports whether a peer's address is that of a proxy; by default none is. */
+  readonly isProxy?: (address: string) => boolean;
+  readonly random?: () => number;
+  readonly clock?: Clock;
 }
 
 export const defaultGrpcLimits: GrpcLimits = {
@@ -67,6 +90,8 @@ export const defaultGrpcLimits: GrpcLimits = {
   lingerTimeout: 1_000,
   connections: 10_000,
   streams: 1_000,
+  cancellations: { burst: 200, perSecond: 100 },
+  proxyCancellations: { burst: 1_000, perSecond: 100 },
 };
 
 // grpc-js logs invalid metadata to stderr verbatim, which would expose a mistyped credential.
@@ -74,6 +99,9 @@ setLogVerbosity(logVerbosity.NONE);
 
 /** Size of the preface and of the header of its SETTINGS frame. */
 const prefaceBytes = 24 + 9;
+
+/** Calls that are cancelled sooner count for their address. */
+const earlyMilliseconds = 1000;
 
 /** grpc-js treats this value as no limit. */
 const maxAge = 2 ** 31 - 1;
@@ -90,24 +118,28 @@ interface Connection {
 export class GrpcPort implements ServiceHost {
   private readonly limits: GrpcLimits;
   private readonly random: () => number;
+  private readonly clock: Clock;
   private readonly server: Server;
   private readonly listener: Listener;
+  private readonly isProxy: (address: string) => boolean;
   private readonly injector: ConnectionInjector;
+  private readonly proxyInjector: ConnectionInjector;
+  /** Calls that addresses may cancel. */
+  private readonly cancellations: TokenBuckets;
   private readonly open = new Map<Socket, Connection>();
   /** Connections of another listener, also those whose TLS handshake is not complete. */
   private readonly accepted = new Set<Socket>();
   /** The same, keyed by the peer's `address:port`, which is how a call identifies its connection. */
   private readonly byPeer = new Map<string, Connection>();
 
-  /** With `listen` another listener accepts the connections, such as one of TLS. */
-  constructor(
-    options: ServerOptions = {},
-    limits: Partial<GrpcLimits> = {},
-    random: () => number = Math.random,
-    listen?: (limits: GrpcLimits, accept: (socket: Socket) => void) => Listener,
-  ) {
+  constructor(options: ServerOptions = {}, limits: Partial<GrpcLimits> = {}, parts: GrpcPortParts = {}) {
+    const { listen, isProxy = () => false, random = Math.random, clock = systemClock } = parts;
     this.random = random;
+    this.clock = clock;
+    this.isProxy = isProxy;
     this.limits = { ...defaultGrpcLimits, ...limits };
+    const { burst, perSecond } = this.limits.cancellations;
+    this.cancellations = new TokenBuckets(clock, { burst: 5 * burst, perSecond });
     this.server = new Server({
       'grpc.max_concurrent_streams': this.limits.streams,
       'grpc.max_connection_idle_ms': this.limits.idleTimeout,
@@ -118,14 +150,8 @@ export class GrpcPort implements ServiceHost {
       // A status passes through the interceptors before the one that sends it, so those also see what the port rejects.
       interceptors: [...(options.interceptors ?? []), this.interceptor()],
     });
-    const { cancellations } = this.limits;
-    if (cancellations) {
-      // grpc-js has no option for them.
-      const { commonServerOptions } = this.server as unknown as { readonly commonServerOptions: object };
-      const { burst: streamResetBurst, perSecond: streamResetRate } = cancellations;
-      Object.assign(commonServerOptions, { streamResetBurst, streamResetRate });
-    }
-    this.injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
+    this.injector = this.injectorFor(this.limits.cancellations, (session) => this.countCancellations(session));
+    this.proxyInjector = this.injectorFor(this.limits.proxyCancellations);
     const accept = (socket: Socket): void => this.add(socket);
     this.listener = listen?.(this.limits, accept) ?? createServer({ noDelay: true }, accept);
     if (listen) this.listener.on('connection', (socket: Socket) => this.keep(socket));
@@ -158,6 +184,37 @@ export class GrpcPort implements ServiceHost {
     clearTimeout(late);
   }
 
+  /** Returns what hands over connections that may cancel so many calls. */
+  private injectorFor(
+    { burst: streamResetBurst, perSecond: streamResetRate }: Cancellations,
+    opened?: (session: ServerHttp2Session) => void,
+  ): ConnectionInjector {
+    // grpc-js has no options for them, but makes a server of HTTP/2 for each injector, from these options.
+    const internals = this.server as unknown as {
+      readonly commonServerOptions: object;
+      readonly http2Servers: ReadonlyMap<Http2Server, unknown>;
+    };
+    Object.assign(internals.commonServerOptions, { streamResetBurst, streamResetRate });
+    const injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
+    if (opened) [...internals.http2Servers.keys()].at(-1)!.on('session', opened);
+    return injector;
+  }
+
+  /** Counts the calls of a connection that its client cancels early. */
+  private countCancellations(session: ServerHttp2Session): void {
+    const owner = addressBlock(session.socket.remoteAddress ?? '');
+    session.on('stream', (stream) => {
+      const begun = this.clock.now();
+      const cancelled = (): void => {
+        // Calls that are lost with their connection end in the same way.
+        if (session.destroyed || session.socket.destroyed) return;
+        if (this.clock.now() - begun < earlyMilliseconds) this.cancellations.charge(owner);
+      };
+      if (stream.aborted) cancelled();
+      else stream.once('aborted', cancelled);
+    });
+  }
+
   private keep(socket: Socket): void {
     this.accepted.add(socket);
     socket.setNoDelay(true);
@@ -165,6 +222,9 @@ export class GrpcPort implements ServiceHost {
   }
 
   private add(socket: Socket): void {
+    const address = socket.remoteAddress ?? '';
+    const isProxy = this.isProxy(address);
+    if (!isProxy && this.cancellations.wait(addressBlock(address)) > 0) return void socket.destroy();
     const connection: Connection = { calls: new Set(), moved: 0, movedAt: performance.now() };
     const peer = `${socket.remoteAddress}:${socket.remotePort}`;
     this.open.set(socket, connection);
@@ -181,7 +241,7 @@ export class GrpcPort implements ServiceHost {
       this.open.delete(socket);
       if (this.byPeer.get(peer) === connection) this.byPeer.delete(peer);
     });
-    this.injector.injectConnection(socket);
+    (isProxy ? this.proxyInjector : this.injector).injectConnection(socket);
   }
 
   /** Returns the milliseconds after which the calls of a connection end, whatever age grpc-js assumes. */
