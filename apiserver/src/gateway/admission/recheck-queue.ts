@@ -10,8 +10,10 @@ interface Line<Item> {
 
 /** A queue whose tenants take turns. */
 export class RecheckQueue<Item> {
-  /** By tenant; the first is next. */
+  /** By tenant. */
   private readonly lines = new Map<string, Line<Item>>();
+  /** Goes round the tenants. */
+  private turns = this.lines.entries();
 
   get isEmpty(): boolean {
     return this.lines.size === 0;
@@ -39,14 +41,16 @@ export class RecheckQueue<Item> {
 
   /** Takes an item of the tenant whose turn it is; undefined if none waits. */
   take(): Item | undefined {
-    for (const [tenantId, line] of this.lines) {
-      const item = line.next.next().value as Item;
-      line.waiting.delete(item);
-      this.lines.delete(tenantId);
-      // Behind the others.
-      if (line.waiting.size > 0) this.lines.set(tenantId, line);
-      return item;
+    let turn = this.turns.next();
+    if (turn.done) {
+      this.turns = this.lines.entries();
+      turn = this.turns.next();
     }
-    return undefined;
+    if (turn.done) return undefined;
+    const [tenantId, line] = turn.value;
+    const item = line.next.next().value as Item;
+    line.waiting.delete(item);
+    if (line.waiting.size === 0) this.lines.delete(tenantId);
+    return item;
   }
 }
