@@ -354,6 +354,19 @@ describe('credentials of devices', function () {
     await eventually(async () => (await pending(renewed)).http === 401);
   });
 
+  it('are renewed until there are 80 that have not expired, which leaves room for an operator to rotate them', async () => {
+    const device = await certified();
+    const keys = await newKeys();
+    const body = { csr: await csrOf(keys) };
+    const renew = () => rest(device, 'POST', `devices/${device.deviceId}/credentials/renew`, { body });
+    for (let count = 1; count < 80; count += 1) expect((await renew()).http, `renewal ${count}`).to.equal(200);
+    expect(await renew()).to.include({ http: 429, code: 'RESOURCE_EXHAUSTED' });
+    const rotated = await operate('POST', `devices/${device.deviceId}/credentials/rotate`, body);
+    expect(rotated.http).to.equal(200);
+    await becomesRefused(device);
+    expect(await results({ ...device, keys, certificate: rotated['certificate'] as string })).to.deep.equal(accepted);
+  });
+
   it('are not renewed with a certificate that an operator has replaced, while its period of grace lasts', async () => {
     const device = await certified();
     const renew = async (by: Certified) =>
