@@ -22,7 +22,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/tls': ['platform/addresses', 'platform/observability', 'platform/background'],
   'platform/outbound': ['platform/observability'],
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
-  'platform/database': ['platform', 'platform/concurrency', 'platform/observability'],
+  'platform/database': ['platform', 'platform/concurrency', 'platform/observability', 'platform/requests'],
   'platform/events': [
     ...['platform', 'platform/concurrency', 'platform/observability', 'platform/background', 'platform/database'],
   ],

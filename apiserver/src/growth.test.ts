@@ -95,6 +95,27 @@ describe('the rows that are read', function () {
     expect(totalOf(rows), describeRows(rows)).to.be.within(300, 400);
   });
 
+  it('by a search are few blocks of the index, also after many devices were created', async () => {
+    await client.query(
+      `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
+       SELECT 'acme', gen_random_uuid(), 'device', 'new-' || md5(n::text) FROM generate_series(1, 3000) AS n`,
+    );
+    await client.query('BEGIN');
+    try {
+      await client.query('SET LOCAL enable_seqscan = off');
+      await client.query('SET LOCAL enable_indexscan = off');
+      const { rows } = await client.query<{ 'QUERY PLAN': [{ Plan: Record<string, unknown> }] }>(
+        `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
+         SELECT FROM devices WHERE tenant_id = 'acme' AND deleted_at IS NULL AND hardware_id ILIKE '%c4ca42%'`,
+      );
+      const { Plan: plan } = rows[0]!['QUERY PLAN'][0];
+      expect(JSON.stringify(plan)).to.include('devices_by_text');
+      expect(Number(plan['Shared Hit Blocks']) + Number(plan['Shared Read Blocks'])).to.be.lessThan(150);
+    } finally {
+      await client.query('ROLLBACK');
+    }
+  });
+
   it('for the balance of the wallet are the coins that are not spent', async () => {
     await client.query(
       `INSERT INTO wallet_outputs (txid, output_index, public_key, satoshis, state)
@@ -204,7 +225,10 @@ describe('the rows that are read', function () {
     const claimed = 16;
     let found = 0;
     const rows = await rowsRead(test.url, (database) =>
-      database.system(async (tx) => (found = (await claimDue(tx, claimed, 1000)).length)),
+      database.system(
+        async (tx) =>
+          (found = (await claimDue(tx, claimed, { pollMilliseconds: 1000, mostPollMilliseconds: 1000 })).length),
+      ),
     );
     expect(found).to.equal(claimed);
     expect(totalOf(rows), describeRows(rows)).to.be.within(claimed, 4 * claimed);

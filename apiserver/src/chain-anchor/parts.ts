@@ -58,7 +58,7 @@ export function assembleParts(platform: {
     ...common,
     submitter,
     wallet,
-    pollMilliseconds: pace.pollMilliseconds,
+    pollIntervals: pace,
     stuckTimeouts: pace.stuckTimeouts,
   });
   return { headers, tracker, missedBlocks, key, submitter, wallet, watcher };

@@ -3,7 +3,7 @@ import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { readSized } from '../platform/database/sized-rows.ts';
+import { listSized } from '../platform/database/sized-rows.ts';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
@@ -107,16 +107,14 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
     },
 
     listRules: async (request, { tenantId }) => {
-      const scope = [tenantId, 'rules', request.enabled];
-      const page = paging.open<string>(request, scope);
-      const cursorOf = (row: RuleRow) => row.rule_id;
-      return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const { rows, isCut } = await database.read(tenantId, (tx) =>
-          readSized(page, cursorOf, (after, room) => listRules(tx, tenantId, request.enabled, after, room)),
-        );
-        const closed = paging.close(rows, page, scope, cursorOf, isCut);
-        return { rules: closed.rows.map(toRule), nextPageToken: closed.nextPageToken };
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'rules', request.enabled],
+        smallPage,
+        cursorOf: (row: RuleRow) => row.rule_id,
+        read: (tx, after, room) => listRules(tx, tenantId, request.enabled, after, room),
+        toItem: toRule,
       });
+      return { rules: items, nextPageToken };
     },
 
     updateRule: async (request, context) => {

@@ -1,14 +1,17 @@
-// Which segments of points a purge reads: those that have points of the tenant, and those of which that is not known.
+// Which segments of points a purge and an export read: those that have points of the tenant, and those of which that is not known.
 import { expect } from 'chai';
 import pg from 'pg';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { testDeviceId } from '../telemetry/testing/test-devices.ts';
 import { dropColdSegments, expireNextSegment, indexNextSegment } from '../telemetry/write/segments.ts';
 import { deleteTenantRows, remainingTables } from './row-purge.ts';
+import { exportTenant } from './tenant-export.ts';
+import { type Line, pointsTable } from './transfer-format.ts';
 
-describe('segments of points and the purge of a tenant', function () {
+describe('segments of points, and the purge and the export of a tenant', function () {
   this.timeout(60_000);
   let test: TestDatabase;
   let client: pg.Client;
@@ -166,6 +169,48 @@ describe('segments of points and the purge of a tenant', function () {
     await purge('acme');
     expect(await remaining('acme')).to.deep.equal([]);
     expect(await recorded(id)).to.deep.equal({ other: 1 });
+  });
+
+  /** Returns the times of the exported points of a tenant, in order: those that its usage includes, and the others. */
+  const exportedTimes = async (tenantId: string) => {
+    const lines: Line[] = [];
+    const parts = {
+      ...{ database: test.database, coldStore: undefined, controlSecret: 'secret' },
+      artifacts: new ArtifactStores('postgres', { endpoint: '', region: '', accessKey: '', secretKey: '' }),
+      write: (line: Line) => Promise.resolve(void lines.push(line)),
+    };
+    await exportTenant(parts, tenantId);
+    const times: [number[], number[]] = [[], []];
+    let into: number[] | undefined;
+    for (const line of lines) {
+      if ('table' in line) into = line.table === pointsTable ? times[line.counted ? 0 : 1] : undefined;
+      else if (Array.isArray(line)) into?.push(Number((line as readonly string[])[0]));
+    }
+    return times.map((some) => some.toSorted((a, b) => a - b));
+  };
+  const upTo = (count: number) => Array.from({ length: count }, (_, index) => index + 1);
+
+  it('exports the points of segments that have some of the tenant, and reads no other indexed ones', async () => {
+    await indexedSegment({ acme: 3, other: 5 });
+    const foreign = [await indexedSegment({ other: 5 }), await indexedSegment({ other: 2, third: 2 })];
+    const earlier = await indexedSegment({ acme: 1, other: 1 });
+    await query('UPDATE telemetry_segments SET tenants_recorded = false WHERE segment_id = $1', [earlier]);
+    await query('DELETE FROM telemetry_tenant_segments WHERE segment_id = $1', [earlier]);
+    const open = await openSegment({ acme: 4, other: 1 });
+    await whileLocked(foreign, async () => {
+      expect(await exportedTimes('acme')).to.deep.equal([[1, 1, 2, 3], upTo(4)]);
+    });
+    await seal(open);
+    while (await indexNextSegment(test.database));
+  });
+
+  it('exports all points, of many too and of devices that the usage does not have', async () => {
+    await indexedSegment({ acme: 20, other: 1 });
+    await query('DELETE FROM telemetry_usage WHERE tenant_id = $1 AND device_id = $2', ['acme', testDeviceId(3)]);
+    expect(await exportedTimes('acme')).to.deep.equal([upTo(20), []]);
+    await purge('acme');
+    await indexedSegment({ acme: 20_001, other: 1 });
+    expect(await exportedTimes('acme')).to.deep.equal([upTo(20_001), []]);
   });
 
   it('forgets what is past its retention, and segments that are dropped', async () => {

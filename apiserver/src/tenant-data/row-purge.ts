@@ -5,6 +5,7 @@ import { sqlState } from '../platform/errors.ts';
 import {
   deletePointsByDevice,
   forgetSegment,
+  mostPointsByDevice,
   type RecordedSegment,
   segmentsOfTenant,
 } from '../telemetry/write/tenant-segments.ts';
@@ -20,9 +21,6 @@ const undefinedTable = '42P01';
 
 /** The table that tells in which segments points are. Each of its rows is deleted after the points that it tells of. */
 const tenantSegmentsTable = 'telemetry_tenant_segments';
-
-/** Maximum points that are deleted from a segment in one transaction by their devices; more are found by reading all of it. */
-const pointsByDevice = 20_000;
 
 /** Tables that are purged: the rows of others go with what they refer to. */
 const isPurged = ({ name, owner }: TenantTable): boolean =>
@@ -90,7 +88,7 @@ async function deletePoints(
   signal: AbortSignal,
 ): Promise<number> {
   let count = 0;
-  if (table && points <= pointsByDevice) {
+  if (table && points <= mostPointsByDevice) {
     signal.throwIfAborted();
     count = await retryConflicts(() => database.system((tx) => deletePointsByDevice(tx, tenantId, id))).catch(
       noRowsWithoutTable,

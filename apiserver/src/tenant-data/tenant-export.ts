@@ -7,6 +7,12 @@ import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
 import { type NamedFile, nameOf, places } from '../telemetry/cold/file-layout.ts';
+import {
+  countPointsByDevice,
+  mostPointsByDevice,
+  pointsByDevice,
+  segmentsOfTenant,
+} from '../telemetry/write/tenant-segments.ts';
 import { deletionOf } from '../tenants/tenant-store.ts';
 import { secretsKey } from './reseal.ts';
 import { ofTenant, type TenantTable, tenantTables } from './tenant-tables.ts';
@@ -50,6 +56,15 @@ export async function exportTenant(parts: ExportParts, tenantId: string): Promis
   );
 }
 
+/** A segment that may have points of the tenant. */
+interface Segment {
+  readonly id: bigint;
+  /** Whether the tenant's usage includes them. */
+  readonly counted: boolean;
+  /** Their number, if it is known. */
+  readonly points: number | undefined;
+}
+
 class Export {
   private readonly parts: ExportParts;
   private readonly tx: Transaction;
@@ -71,10 +86,11 @@ class Export {
       ...{ format: 'kellet-tenant', version: 1, tenant_id: tenantId, exported_at: new Date().toISOString() },
       ...{ migrations: await migrationsOf(tx), secrets_key: secretsKey(parts.controlSecret) },
     });
-    const { tables } = await tenantTables(tx);
+    const segments = await this.segments();
+    const { tables } = await tenantTables(tx, [...segments.keys()]);
     for (const table of exportedTables(tables)) {
       const before = this.rows;
-      if (table.name === pointsTable) await this.exportPoints(tables);
+      if (table.name === pointsTable) await this.exportPoints(tables, segments);
       else await this.exportTable(table);
       if (table.name === 'artifact_chunks') await this.exportParts(table);
       parts.exported?.(table.name, this.rows - before);
@@ -96,26 +112,46 @@ class Export {
     );
   }
 
-  /** Exports points with the time of their arrival, and apart those that the usage does not include yet. */
-  private async exportPoints(tables: readonly TenantTable[]): Promise<void> {
-    const parent = tables.find(({ name }) => name === pointsTable)!;
-    const { rows } = await this.tx.query<{ name: string; counted: boolean }>(
-      `SELECT 'telemetry_segment_' || segment_id AS name, counted FROM telemetry_segments
-       WHERE state = 'indexed' OR state IN ('open', 'sealed') ORDER BY segment_id`,
+  /** Returns the segments that may have points of the tenant, by the names of their tables. */
+  private async segments(): Promise<Map<string, Segment>> {
+    const { tx, tenantId } = this;
+    const { recorded, others } = await segmentsOfTenant(tx, tenantId);
+    const { rows } = await tx.query<{ id: bigint; counted: boolean }>(
+      `SELECT segment_id AS id, counted FROM telemetry_segments
+       WHERE segment_id = ANY($1) AND state IN ('open', 'sealed', 'indexed') ORDER BY segment_id`,
+      [[...recorded.map(({ id }) => id), ...others]],
     );
+    const points = new Map(recorded.map((segment) => [segment.id, segment.points]));
+    return new Map(rows.map(({ id, counted }) => [`telemetry_segment_${id}`, { id, counted, points: points.get(id) }]));
+  }
+
+  /** Exports points with the time of their arrival, and apart those that the usage does not include yet. */
+  private async exportPoints(tables: readonly TenantTable[], segments: ReadonlyMap<string, Segment>): Promise<void> {
+    const parent = tables.find(({ name }) => name === pointsTable)!;
     for (const counted of [true, false]) {
-      const segments = rows.filter((row) => row.counted === counted).map(({ name }) => name);
-      const sources = [...(counted ? [parent] : []), ...tables.filter(({ name }) => segments.includes(name))];
+      const sources = [
+        ...(counted ? [parent] : []),
+        ...tables.filter(({ name }) => segments.get(name)?.counted === counted),
+      ];
       if (sources.length === 0) continue;
       const columns = [...parent.columns, 'received'];
       await this.parts.write({ table: pointsTable, columns, counted });
       for (const source of sources) {
         const values = columns.map((column) => (source.columns.includes(column) ? `t.${column}::text` : 'NULL'));
+        const condition = await this.pointsOf(segments.get(source.name));
         await this.exportRows(
-          `SELECT ARRAY[${values.join(', ')}] AS row FROM ONLY ${source.name} t WHERE t.tenant_id = $1`,
+          `SELECT ARRAY[${values.join(', ')}] AS row FROM ONLY ${source.name} t WHERE ${condition}`,
         );
       }
     }
+  }
+
+  /** Returns an SQL condition on the points of the tenant in a segment: by their devices, if all that it is known to have are found so. */
+  private async pointsOf(segment: Segment | undefined): Promise<string> {
+    const { tx, tenantId } = this;
+    const isSmall = segment?.points !== undefined && segment.points <= mostPointsByDevice;
+    const isComplete = isSmall && (await countPointsByDevice(tx, tenantId, segment.id)) === segment.points;
+    return isComplete ? pointsByDevice : 'tenant_id = $1';
   }
 
   private async exportRows(text: string): Promise<void> {

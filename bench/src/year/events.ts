@@ -8,6 +8,7 @@ import {
   emptyHead,
 } from '../../../apiserver/src/platform/audit/audit-event.ts';
 import { cloudEvent } from '../../../apiserver/src/platform/events/cloud-event.ts';
+import { statusSubject } from '../../../apiserver/src/platform/events/subjects.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
 import { copyRows, type Value } from './copy.ts';
@@ -80,18 +81,19 @@ function anchorOf(tenantId: string, { sequence, hash }: ChainHead, time: number)
   return [tenantId, sequence, bytes(hash), Buffer.from(dataHash, 'latin1'), text(time)];
 }
 
-/** Fills the outbox with events that are held for now, as after a long outage of the broker. */
+/** Fills the outbox with events that wait for the broker, as after a long outage of it. An apiserver publishes them as soon as it starts. */
 export async function fillOutbox(client: pg.ClientBase, { tenants, outboxEvents }: Sizes): Promise<void> {
   const now = Date.now();
   let rows: Value[][] = [];
   for (let n = 0; n < outboxEvents; n += 1) {
     const tenantId = `tenant-${1 + (n % tenants)}`;
-    const [id, deviceId, type] = [newId(), newId(), `devices.updated.${tenantId}`];
+    const [id, deviceId] = [newId(), newId()];
+    const type = statusSubject(tenantId, deviceId);
     const envelope = {
       ...cloudEvent({ id, type, subject: deviceId, tenantId, at: now }),
-      data: { device_id: deviceId },
+      data: { device_id: deviceId, status: 'offline', last_seen: new Date(now).toISOString() },
     };
-    rows.push([tenantId, id, type, JSON.stringify(envelope), text(now + 86_400_000)]);
+    rows.push([tenantId, id, type, JSON.stringify(envelope), text(now)]);
     if (rows.length < rowsAtOnce && n + 1 < outboxEvents) continue;
     await copyRows(client, 'outbox', columns.outbox, rows);
     rows = [];

@@ -25,11 +25,12 @@ export interface Sizes {
 
 /**
  * The sizes of a small house, with which the full one is compared: at least a page of everything that calls list, so that a list is
- * not faster there because it is empty.
+ * not faster there because it is empty. A device has as many points there, and a batch as many leaves, so that a page of proofs has as
+ * many proofs of as many batches.
  */
 export const smallSizes: Sizes = {
   ...{ tenants: 4, devices: 800, groups: 8, rollouts: 600, activeRollouts: 4, rolloutDevices: 100 },
-  ...{ coldPoints: 20_000, hotPoints: 4000, batches: 1000, pendingBatches: 4 },
+  ...{ coldPoints: 80_000, hotPoints: 16_000, batches: 24_000, pendingBatches: 4 },
   ...{ commands: 2000, auditEvents: 400, outboxEvents: 100, others: 1000 },
 };
 

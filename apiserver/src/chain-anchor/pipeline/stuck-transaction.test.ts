@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { chooseRemedy, type Remedy, type Situation } from './stuck-transaction.ts';
+import { chooseRemedy, mayNeedHelp, type Remedy, type Situation } from './stuck-transaction.ts';
 
 const stuckTimeouts = { rejectedMilliseconds: 100, orphanMilliseconds: 1000, staleMilliseconds: 2000 };
 const calm: Situation = {
@@ -40,5 +40,14 @@ describe('choosing the remedy for a stuck transaction', () => {
   ];
   for (const [what, situation, expected] of cases) {
     it(`${what}: ${expected}`, () => expect(chooseRemedy({ ...calm, ...situation }, stuckTimeouts)).to.equal(expected));
+    if (expected !== 'wait')
+      it(`${what}: is looked at`, () => {
+        const competingTxids = situation.isOutspent ? ['ab'.repeat(32)] : [];
+        expect(mayNeedHelp({ status: situation.status ?? calm.status, competingTxids })).to.equal(true);
+      });
   }
+
+  for (const status of ['QUEUED', 'SEEN_ON_NETWORK', 'MINED'] as const)
+    it(`${status} without a rival: is not looked at`, () =>
+      expect(mayNeedHelp({ status, competingTxids: [] })).to.equal(false));
 });

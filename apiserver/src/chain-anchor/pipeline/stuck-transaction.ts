@@ -1,6 +1,6 @@
 // Decides how to handle a stuck transaction. The underlying rule: a batch is retried with the same coin, so that at
 // most one of its transactions can be mined, until that coin is proven to be spent elsewhere.
-import type { ProcessorStatus } from '../processor/processor-status.ts';
+import type { ProcessorStatus, StatusReport } from '../processor/processor-status.ts';
 
 /** How long each kind of trouble is observed before anything is done, in milliseconds. */
 export interface StuckTimeouts {
@@ -35,6 +35,16 @@ export interface Situation {
 
 /** retry: new bytes, same coins. replace: these coins are spent, use others. */
 export type Remedy = 'wait' | 'retry' | 'replace';
+
+/** Reports whether a remedy may have to be chosen: otherwise the situation need not be read. */
+export function mayNeedHelp({ status, competingTxids }: Pick<StatusReport, 'status' | 'competingTxids'>): boolean {
+  return (
+    competingTxids.length > 0 ||
+    status === 'REJECTED' ||
+    status === 'SEEN_IN_ORPHAN_MEMPOOL' ||
+    status === 'MINED_IN_STALE_BLOCK'
+  );
+}
 
 /** Chooses the remedy. */
 export function chooseRemedy(situation: Situation, stuckTimeouts: StuckTimeouts): Remedy {

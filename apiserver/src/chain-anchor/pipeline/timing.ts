@@ -4,8 +4,9 @@ import type { StuckTimeouts } from './stuck-transaction.ts';
 export interface Timing {
   /** Interval of checks for sealed batches without a notification. */
   readonly submitMilliseconds: number;
-  /** Interval at which the status of an unmined transaction is polled. */
+  /** Shortest and longest interval at which the status of an unmined transaction is polled: a tenth of the time since it changed. */
   readonly pollMilliseconds: number;
+  readonly mostPollMilliseconds: number;
   /** Interval of checks for transactions that are due. */
   readonly watchMilliseconds: number;
   /** Interval at which the header source's tip is polled. */
@@ -26,6 +27,7 @@ const minute = 60_000;
 const publicTiming: Timing = {
   submitMilliseconds: 5000,
   pollMilliseconds: 30_000,
+  mostPollMilliseconds: 60 * minute,
   watchMilliseconds: 1000,
   headerMilliseconds: 15_000,
   walletMilliseconds: 10_000,
@@ -40,6 +42,7 @@ const localTiming: Timing = {
   ...publicTiming,
   submitMilliseconds: 1000,
   pollMilliseconds: 2000,
+  mostPollMilliseconds: 5 * minute,
   watchMilliseconds: 500,
   headerMilliseconds: 1000,
   walletMilliseconds: 1000,

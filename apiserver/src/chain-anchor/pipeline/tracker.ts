@@ -124,7 +124,7 @@ export class Tracker {
   private async unproven(tx: Transaction, made: ChainTransaction): Promise<Outcome> {
     const { txid, batchId } = made;
     await Promise.all([
-      pollWithin(tx, txid, unprovenMilliseconds),
+      pollWithin(tx, [txid], unprovenMilliseconds),
       batchId !== null && markSeen(tx, batchId),
       batchId !== null && markTrouble(tx, batchId, 'mined, but no independent header confirms the block yet', false),
     ]);
@@ -142,7 +142,7 @@ export class Tracker {
     await Promise.all([
       noteStatus(tx, txid, report.status, report.competingTxids),
       // On signs of trouble the watcher queries the status itself before acting.
-      trouble && !isCurrent && pollWithin(tx, txid, 0),
+      trouble && !isCurrent && pollWithin(tx, [txid], 0),
       batchId !== null && isSeen(report.status) && markSeen(tx, batchId),
       batchId !== null && trouble && markTrouble(tx, batchId, trouble, false),
     ]);

@@ -12,19 +12,24 @@ import {
   lockBatch,
   lockTransaction,
   markDead,
+  type PollIntervals,
   pollSoon,
+  pollWithin,
   readTransaction,
   transactionsOfLease,
 } from '../transactions/anchor-store.ts';
 import type { Sender } from '../transactions/sender.ts';
 import type { Wallet } from '../wallet/wallet-refill.ts';
 import { leasedCoins, moveLease } from '../wallet/wallet-store.ts';
-import { chooseRemedy, type Situation, type StuckTimeouts } from './stuck-transaction.ts';
+import { chooseRemedy, mayNeedHelp, type Situation, type StuckTimeouts } from './stuck-transaction.ts';
 import type { Submitter } from './submitter.ts';
 import type { Tracker } from './tracker.ts';
 
 /** Number of transactions one process polls concurrently. */
 const concurrency = 16;
+
+/** A transaction of which the processor could not be asked is polled within this many of the shortest intervals. */
+const intervalsUnavailable = 5;
 
 const noReport: Omit<StatusReport, 'txid' | 'status'> = {
   blockHash: '',
@@ -44,7 +49,7 @@ export interface WatcherParts {
   readonly submitter: Submitter | undefined;
   readonly wallet: Wallet | undefined;
   readonly logger: Logger;
-  readonly pollMilliseconds: number;
+  readonly pollIntervals: PollIntervals;
   readonly stuckTimeouts: StuckTimeouts;
 }
 
@@ -55,24 +60,31 @@ export class Watcher {
     this.parts = parts;
   }
 
-  /** Polls all transactions that are due and returns how many. */
+  /** Polls all transactions that are due, or some if the processor is unavailable, and returns how many. */
   async pollDue(): Promise<number> {
-    const { database, pollMilliseconds, logger } = this.parts;
+    const { database, pollIntervals, logger } = this.parts;
     let count = 0;
     for (;;) {
-      const due = await database.system((tx) => claimDue(tx, concurrency, pollMilliseconds));
+      const due = await database.system((tx) => claimDue(tx, concurrency, pollIntervals));
       const results = await Promise.allSettled(due.map((made) => this.poll(made)));
+      const unanswered: string[] = [];
       for (const [index, result] of results.entries()) {
+        const { txid } = due[index]!;
         if (result.status === 'rejected') {
-          logger.warn({ err: result.reason as Error, txid: due[index]!.txid }, 'failed to poll a transaction');
-        }
+          logger.warn({ err: result.reason as Error, txid }, 'failed to poll a transaction');
+        } else if (!result.value) unanswered.push(txid);
+      }
+      if (unanswered.length > 0) {
+        const milliseconds = intervalsUnavailable * pollIntervals.pollMilliseconds;
+        await database.system((tx) => pollWithin(tx, unanswered, milliseconds));
       }
       count += due.length;
-      if (due.length < concurrency) return count;
+      if (due.length < concurrency || unanswered.length === due.length) return count;
     }
   }
 
-  private async poll(made: ChainTransaction): Promise<void> {
+  /** Polls a transaction. Returns false if the processor is unavailable. */
+  private async poll(made: ChainTransaction): Promise<boolean> {
     const { processor, tracker, sender, submitter, logger } = this.parts;
     let report: StatusReport | undefined;
     try {
@@ -85,17 +97,18 @@ export class Watcher {
         else if (report === undefined) {
           await sender.noteRefusal(made.txid, response.refused, response.message);
           // It never accepted the bytes: treat this as a rejection.
-          return await this.help(made.txid, { ...noReport, txid: made.txid, status: 'REJECTED' });
+          await this.help(made.txid, { ...noReport, txid: made.txid, status: 'REJECTED' });
+          return true;
         }
       }
     } catch (error) {
       if (!(error instanceof ProcessorUnavailable)) throw error;
       logger.debug({ err: error, txid: made.txid }, 'the processor is unavailable');
-      return;
+      return false;
     }
-    if (!report) return;
     await tracker.apply(report, true);
-    if (submitter) await this.help(made.txid, report);
+    if (submitter && mayNeedHelp(report)) await this.help(made.txid, report);
+    return true;
   }
 
   private async help(txid: string, report: StatusReport): Promise<void> {

@@ -5,6 +5,7 @@ import type { Timing } from '../pipeline/timing.ts';
 export const quickTiming: Partial<Timing> = {
   submitMilliseconds: 50,
   pollMilliseconds: 100,
+  mostPollMilliseconds: 500,
   watchMilliseconds: 50,
   headerMilliseconds: 50,
   walletMilliseconds: 50,

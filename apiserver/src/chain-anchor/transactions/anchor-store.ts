@@ -334,18 +334,28 @@ export async function transactionsOfLease(tx: Transaction, lease: string): Promi
   return rows.map(toChain);
 }
 
+/** The shortest and the longest time until a status is asked for again. */
+export interface PollIntervals {
+  readonly pollMilliseconds: number;
+  readonly mostPollMilliseconds: number;
+}
+
 /**
- * Claims at most `limit` pending transactions that are due and schedules their next poll, so that no other process
- * polls them too. Old transactions are polled less often, down to a fifth.
+ * Claims at most `limit` pending transactions that are due and schedules their next poll, so that no other process polls them too:
+ * after a tenth of the time for which the status has been the same.
  */
-export async function claimDue(tx: Transaction, limit: number, pollMilliseconds: number): Promise<ChainTransaction[]> {
+export async function claimDue(
+  tx: Transaction,
+  limit: number,
+  { pollMilliseconds, mostPollMilliseconds }: PollIntervals,
+): Promise<ChainTransaction[]> {
   const { rows } = await tx.query<ChainRow>(
-    `UPDATE chain_transactions SET next_poll_at = now() + $2 * interval '1 millisecond'
-       * least(5, greatest(1, extract(epoch FROM now() - created_at) * 1000 / $2 / 10))
+    `UPDATE chain_transactions SET next_poll_at = now()
+       + least($3::float8 * interval '1 millisecond', greatest($2 * interval '1 millisecond', (now() - processor_status_since) / 10))
      WHERE txid IN (SELECT txid FROM chain_transactions WHERE state = 'pending' AND next_poll_at <= now()
                     ORDER BY next_poll_at LIMIT $1 FOR UPDATE SKIP LOCKED)
      RETURNING ${chainColumns}`,
-    [limit, pollMilliseconds],
+    [limit, pollMilliseconds, mostPollMilliseconds],
   );
   return rows.map(toChain);
 }
@@ -384,11 +394,12 @@ export async function pollSoon(tx: Transaction, txids: readonly string[]): Promi
   );
 }
 
-/** Polls the transaction's status within that time at the latest. */
-export async function pollWithin(tx: Transaction, txid: string, milliseconds: number): Promise<void> {
+/** Polls the status of these transactions within that time at the latest. */
+export async function pollWithin(tx: Transaction, txids: readonly string[], milliseconds: number): Promise<void> {
   await tx.query(
-    `UPDATE chain_transactions SET next_poll_at = least(next_poll_at, now() + $2 * interval '1 millisecond') WHERE txid = $1`,
-    [txid, milliseconds],
+    `UPDATE chain_transactions SET next_poll_at = least(next_poll_at, now() + $2 * interval '1 millisecond')
+     WHERE txid = ANY($1)`,
+    [txids, milliseconds],
   );
 }
 

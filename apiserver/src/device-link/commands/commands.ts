@@ -127,8 +127,8 @@ export interface CommandCursor {
   readonly id: string;
 }
 
-/** A command of a list. */
-export type ListedCommand = CommandRow & SizedRow & { readonly time: string };
+/** A command of a list, with the time of its creation as text. */
+export type ListedCommand = CommandRow & { readonly time: string };
 
 /** Lists a device's commands, oldest first. */
 export async function listCommands(
@@ -138,8 +138,8 @@ export async function listCommands(
   status: string | undefined,
   after: CommandCursor | undefined,
   room: Room,
-): Promise<ListedCommand[]> {
-  const { rows } = await tx.query<ListedCommand & Record<string, unknown>>(
+): Promise<(ListedCommand & SizedRow)[]> {
+  const { rows } = await tx.query<ListedCommand & SizedRow & Record<string, unknown>>(
     sizedRows(
       `SELECT *, ${expiryColumns}, created_at::text AS time,
          ${jsonBytes('params')} + coalesce(${jsonBytes('response')}, 0) AS row_bytes

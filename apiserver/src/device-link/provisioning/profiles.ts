@@ -5,7 +5,7 @@ import { CreateProfileRequestSchema, type ProfileService } from '@kellet/proto/e
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { readSized } from '../../platform/database/sized-rows.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
@@ -115,16 +115,14 @@ export function profileService(parts: {
 
     async listProfiles(request, context) {
       const { tenantId } = context;
-      const scope = [tenantId, 'profiles'];
-      const page = paging.open<ProfileCursor>(request, scope);
-      const cursorOf = (row: ProfileRow): ProfileCursor => [row.name, row.profile_id];
-      return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const found = await database.read(tenantId, (tx) =>
-          readSized(page, cursorOf, (after, room) => listProfiles(tx, tenantId, after, room)),
-        );
-        const { rows, nextPageToken } = paging.close(found.rows, page, scope, cursorOf, found.isCut);
-        return { profiles: rows.map(toProfile), nextPageToken };
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'profiles'],
+        smallPage,
+        cursorOf: (row: ProfileRow): ProfileCursor => [row.name, row.profile_id],
+        read: (tx, after, room) => listProfiles(tx, tenantId, after, room),
+        toItem: toProfile,
       });
+      return { profiles: items, nextPageToken };
     },
 
     async updateProfile(request, context) {

@@ -15,7 +15,7 @@ import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
-import { readSized } from '../../platform/database/sized-rows.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
@@ -201,20 +201,18 @@ async function list(
 ): Promise<{ commands: MessageInitShape<typeof RpcRecordSchema>[]; nextPageToken: string }> {
   const { tenantId } = context;
   const status = enumFilter('status', RpcRecord_StatusSchema, request.status);
-  const scope = [tenantId, 'commands by time', request.deviceId, status];
-  // The page token works even when the sweep has deleted the last command shown.
-  const page = paging.open<CommandCursor>(request, scope);
-  const cursorOf = (row: ListedCommand): CommandCursor => ({ time: row.time, id: row.correlation_id });
-  return paging.turns.run(tenantId, page.size, smallPage, async () => {
-    const found = await database.read(tenantId, async (tx) => {
+  const { items, nextPageToken } = await listSized({ database, paging }, request, {
+    scope: [tenantId, 'commands by time', request.deviceId, status],
+    smallPage,
+    // The page token works even when the sweep has deleted the last command shown.
+    cursorOf: (row: ListedCommand): CommandCursor => ({ time: row.time, id: row.correlation_id }),
+    check: async (tx) => {
       if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
-      return readSized(page, cursorOf, (after, room) =>
-        listCommands(tx, tenantId, request.deviceId, status, after, room),
-      );
-    });
-    const { rows, nextPageToken } = paging.close(found.rows, page, scope, cursorOf, found.isCut);
-    return { commands: rows.map(toRecord), nextPageToken };
+    },
+    read: (tx, after, room) => listCommands(tx, tenantId, request.deviceId, status, after, room),
+    toItem: toRecord,
   });
+  return { commands: items, nextPageToken };
 }
 
 /** Converts a row to the public message. */

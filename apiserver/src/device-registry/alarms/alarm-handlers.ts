@@ -8,7 +8,7 @@ import {
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
-import { readSized } from '../../platform/database/sized-rows.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -116,18 +116,16 @@ export function alarmHandlers(parts: {
       const ruleId = request.ruleId === '' ? undefined : idField('rule_id', request.ruleId);
       const visibility = visibilityOf(caller, reading);
       // Earlier versions listed the oldest first: their page tokens are refused.
-      const scope = [tenantId, 'newest alarms', deviceId, ruleId, severity, status, visibility];
-      const page = paging.open<string>(request, scope);
       const filters = { deviceId, ruleId, severity, status, visibility };
-      const cursorOf = (row: AlarmRow) => row.alarm_id;
-      return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const { rows, isCut } = await database.read(tenantId, async (tx) => {
-          await checkFilters(tx, tenantId, filters);
-          return readSized(page, cursorOf, (after, room) => listAlarms(tx, tenantId, filters, after, room));
-        });
-        const closed = paging.close(rows, page, scope, cursorOf, isCut);
-        return { alarms: closed.rows.map(toAlarm), nextPageToken: closed.nextPageToken };
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'newest alarms', deviceId, ruleId, severity, status, visibility],
+        smallPage,
+        cursorOf: (row: AlarmRow) => row.alarm_id,
+        check: (tx) => checkFilters(tx, tenantId, filters),
+        read: (tx, after, room) => listAlarms(tx, tenantId, filters, after, room),
+        toItem: toAlarm,
       });
+      return { alarms: items, nextPageToken };
     },
 
     updateAlarm: (request, context) => {

@@ -5,7 +5,7 @@ import type { AssetSchema, DeviceRegistryService } from '@kellet/proto/es/kellet
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { readSized } from '../../platform/database/sized-rows.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
@@ -77,24 +77,21 @@ export function assetHandlers(parts: EntityParts): Implementation<typeof DeviceR
       const parentAssetId =
         request.parentAssetId === '' ? undefined : idField('parent_asset_id', request.parentAssetId);
       const customerId = customerFilter(request.customerId, customer);
-      const scope = [tenantId, 'assets', customerId, parentAssetId];
-      const page = paging.open<string>(request, scope);
-      const cursorOf = (row: AssetRow) => row.asset_id;
-      const read = async (tx: Transaction) => {
-        const [, parent] = await Promise.all([
-          customer === null && checkCustomer(tx, tenantId, request.customerId, ''),
-          parentAssetId !== undefined && findAsset(tx, tenantId, parentAssetId, customer),
-        ]);
-        if (parent === undefined) throw notFound('parent_asset_id');
-        return readSized(page, cursorOf, (after, room) =>
-          listAssets(tx, tenantId, { customerId, parentAssetId }, after, room),
-        );
-      };
-      return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const { rows, isCut } = await database.read(tenantId, read);
-        const closed = paging.close(rows, page, scope, cursorOf, isCut);
-        return { assets: closed.rows.map(toAsset), nextPageToken: closed.nextPageToken };
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'assets', customerId, parentAssetId],
+        smallPage,
+        cursorOf: (row: AssetRow) => row.asset_id,
+        check: async (tx) => {
+          const [, parent] = await Promise.all([
+            customer === null && checkCustomer(tx, tenantId, request.customerId, ''),
+            parentAssetId !== undefined && findAsset(tx, tenantId, parentAssetId, customer),
+          ]);
+          if (parent === undefined) throw notFound('parent_asset_id');
+        },
+        read: (tx, after, room) => listAssets(tx, tenantId, { customerId, parentAssetId }, after, room),
+        toItem: toAsset,
       });
+      return { assets: items, nextPageToken };
     },
 
     updateAsset: async (request, { tenantId }) => {

@@ -9,7 +9,7 @@ import type {
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { readSized } from '../../platform/database/sized-rows.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
@@ -86,17 +86,17 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
     listEntityViews: async (request, { tenantId, caller }) => {
       const customer = customerOf(caller);
       const customerId = customerFilter(request.customerId, customer);
-      const scope = [tenantId, 'entity-views', customerId];
-      const page = paging.open<string>(request, scope);
-      const cursorOf = (row: ViewRow) => row.entity_view_id;
-      return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const { rows, isCut } = await database.read(tenantId, async (tx) => {
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'entity-views', customerId],
+        smallPage,
+        cursorOf: (row: ViewRow) => row.entity_view_id,
+        check: async (tx) => {
           if (customer === null) await checkCustomer(tx, tenantId, request.customerId, '');
-          return readSized(page, cursorOf, (after, room) => listViews(tx, tenantId, customerId, after, room));
-        });
-        const closed = paging.close(rows, page, scope, cursorOf, isCut);
-        return { entityViews: closed.rows.map(toView), nextPageToken: closed.nextPageToken };
+        },
+        read: (tx, after, room) => listViews(tx, tenantId, customerId, after, room),
+        toItem: toView,
       });
+      return { entityViews: items, nextPageToken };
     },
 
     updateEntityView: async (request, { tenantId }) => {

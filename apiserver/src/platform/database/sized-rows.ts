@@ -1,4 +1,6 @@
 // Pages that end early where rows are large. The database decides, so that what does not fit never gets into the process.
+import type { Paging } from '../requests/paging.ts';
+import type { Database, Transaction } from './database.ts';
 
 /** A page ends with the row that makes it so large. */
 export const pageBytes = 2 ** 20;
@@ -57,4 +59,36 @@ export async function readSized<Row, Cursor>(
     if (!last?.has_next || rows.length === page.size || bytes <= 0) return { rows, isCut: last?.has_next ?? false };
     after = cursorOf(last);
   }
+}
+
+/** A list of a tenant whose rows may be large. */
+export interface SizedList<Row, Cursor, Item> {
+  /** The tenant, the list and its filters, see Paging.open. */
+  readonly scope: readonly [tenantId: string, ...filters: unknown[]];
+  /** Pages of more rows take turns. */
+  readonly smallPage: number;
+  readonly cursorOf: (row: Row) => Cursor;
+  /** Throws if a filter refers to something that does not exist. */
+  readonly check?: (tx: Transaction) => Promise<unknown>;
+  /** Reads as many rows as there is room for. */
+  readonly read: (tx: Transaction, after: Cursor | undefined, room: Room) => Promise<readonly (Row & SizedRow)[]>;
+  readonly toItem: (row: Row) => Item;
+}
+
+/** Returns a page of a list, in a turn if it may be large. */
+export async function listSized<Row, Cursor, Item>(
+  { database, paging }: { readonly database: Database; readonly paging: Paging },
+  request: { pageSize: number; pageToken: string },
+  { scope, smallPage, cursorOf, check, read, toItem }: SizedList<Row, Cursor, Item>,
+): Promise<{ items: Item[]; nextPageToken: string }> {
+  const [tenantId] = scope;
+  const page = paging.open<Cursor>(request, scope);
+  return paging.turns.run(tenantId, page.size, smallPage, async () => {
+    const { rows, isCut } = await database.read(tenantId, async (tx) => {
+      await check?.(tx);
+      return readSized(page, cursorOf, (after, room) => read(tx, after, room));
+    });
+    const closed = paging.close(rows, page, scope, cursorOf, isCut);
+    return { items: closed.rows.map((row) => toItem(row)), nextPageToken: closed.nextPageToken };
+  });
 }

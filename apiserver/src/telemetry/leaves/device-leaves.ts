@@ -15,8 +15,6 @@ export interface ProvenSource {
   readonly isLoaded: boolean;
   /** No remaining leaf is of an earlier batch. */
   readonly least: string;
-  /** Loads the next leaves, of which so many may be wanted. */
-  load(wanted: number): Promise<void>;
   /** Returns the next leaf, which must be loaded. */
   take(): LeafPosition;
   /** Goes on by so many leaves. */
@@ -45,10 +43,6 @@ export class LeafList implements ProvenSource {
     return this.leaves.at(-1)?.batchId ?? '';
   }
 
-  load(): Promise<void> {
-    return Promise.resolve();
-  }
-
   take(): LeafPosition {
     return this.leaves[this.at++]!;
   }
@@ -58,9 +52,19 @@ export class LeafList implements ProvenSource {
   }
 }
 
-/** Postings that are read at once: a statement costs as much as some of them. */
+/** Postings of a run that are read at once: a statement costs as much as some of them. */
 const leastPostings = 16;
 const mostPostings = 128;
+
+/** Some slots of a run. */
+export interface SlotRange<Run> {
+  readonly run: Run;
+  readonly first: number;
+  readonly count: number;
+}
+
+/** Returns the leaves of the slots of each range, in ascending order. */
+export type ReadSlots<Run> = (ranges: readonly SlotRange<Run>[]) => Promise<readonly (readonly LeafPosition[])[]>;
 
 /** The slots of a device in a run. */
 export interface DeviceSlots {
@@ -69,25 +73,21 @@ export interface DeviceSlots {
   readonly greatestBatch: string;
 }
 
-/** A source that reads the postings of a run from its end. */
-export class DeviceRun implements ProvenSource {
+/** A source whose leaves are read from the end of the postings of a run. */
+export class DeviceRun<Run> implements ProvenSource {
+  private readonly run: Run;
   private readonly first: number;
-  private readonly read: (first: number, count: number) => Promise<readonly LeafPosition[]>;
   private end: number;
   private loaded: LeafPosition[] = [];
   bound: string;
   readonly least: string;
 
-  /** `read` returns the leaves of so many slots, in ascending order. */
-  constructor(
-    { slots, leastBatch, greatestBatch }: DeviceSlots,
-    read: (first: number, count: number) => Promise<readonly LeafPosition[]>,
-  ) {
+  constructor(run: Run, { slots, leastBatch, greatestBatch }: DeviceSlots) {
+    this.run = run;
     this.first = slots.first;
     this.end = slots.end;
     this.bound = greatestBatch;
     this.least = leastBatch;
-    this.read = read;
   }
 
   get remaining(): number {
@@ -98,13 +98,17 @@ export class DeviceRun implements ProvenSource {
     return this.loaded.length > 0;
   }
 
-  async load(wanted: number): Promise<void> {
+  /** Returns the slots to load next, of which so many leaves may be wanted. */
+  next(wanted: number): SlotRange<Run> {
     const count = Math.min(Math.max(wanted, leastPostings), mostPostings, this.end - this.first);
-    const found = await this.read(this.end - count, count);
-    if (found.length !== count) throw new Error('a run of leaves is incomplete');
-    this.end -= count;
+    return { run: this.run, first: this.end - count, count };
+  }
+
+  /** Adds the leaves of the slots that `next` has returned. */
+  load(leaves: readonly LeafPosition[]): void {
+    this.end -= leaves.length;
     // Taken from the end.
-    this.loaded = [...found];
+    this.loaded = [...leaves];
     this.bound = this.loaded.at(-1)!.batchId;
   }
 
@@ -126,9 +130,10 @@ export class DeviceRun implements ProvenSource {
  * Returns a page of all sources, without the leaves of some batches. What is skipped costs nothing where a source overlaps with no
  * other one, and is read otherwise.
  */
-export async function pageOf(
-  all: readonly ProvenSource[],
+export async function pageOf<Run>(
+  all: readonly (LeafList | DeviceRun<Run>)[],
   page: { readonly offset: number; readonly limit: number; readonly without: ReadonlySet<string> },
+  read: ReadSlots<Run>,
 ): Promise<LeafPosition[]> {
   const leaves: LeafPosition[] = [];
   let skip = page.offset;
@@ -141,8 +146,8 @@ export async function pageOf(
       const count = Math.min(skip, latest.remaining);
       latest.skip(count);
       skip -= count;
-    } else if (!latest.isLoaded) {
-      await latest.load(skip + page.limit - leaves.length);
+    } else if (latest instanceof DeviceRun && !latest.isLoaded) {
+      await loadTogether(latest, sources, skip + page.limit - leaves.length, read);
     } else {
       const leaf = latest.take();
       if (page.without.has(leaf.batchId)) continue;
@@ -151,4 +156,29 @@ export async function pageOf(
     }
   }
   return leaves;
+}
+
+/** Loads a run, together with those that follow it until there are as many leaves as are wanted. */
+async function loadTogether<Run>(
+  latest: DeviceRun<Run>,
+  sources: readonly (LeafList | DeviceRun<Run>)[],
+  wanted: number,
+  read: ReadSlots<Run>,
+): Promise<void> {
+  const runs: DeviceRun<Run>[] = [];
+  const ranges: SlotRange<Run>[] = [];
+  const earlier = sources
+    .filter((source) => source !== latest)
+    .sort((a, b) => (a.bound < b.bound ? 1 : a.bound > b.bound ? -1 : 0));
+  let left = wanted;
+  for (const source of [latest, ...earlier]) {
+    if (left <= 0) break;
+    if (source instanceof DeviceRun && !source.isLoaded) {
+      runs.push(source);
+      ranges.push(source.next(left));
+    }
+    left -= source.remaining;
+  }
+  const found = await read(ranges);
+  for (const [index, run] of runs.entries()) run.load(found[index]!);
 }

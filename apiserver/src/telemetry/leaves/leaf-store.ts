@@ -3,7 +3,7 @@
 // in one transaction, so that whoever reads the places in this order misses none. One that moves meanwhile may be found twice: counting
 // takes a snapshot.
 import type { Transaction } from '../../platform/database/database.ts';
-import { DeviceRun, LeafList, type LeafPosition, pageOf, type ProvenSource } from './device-leaves.ts';
+import { DeviceRun, LeafList, type LeafPosition, pageOf, type SlotRange } from './device-leaves.ts';
 import {
   entryBytes,
   entryId,
@@ -272,7 +272,7 @@ export async function leavesOfDevice(
       [tenantId],
     ),
   ]);
-  const sources: ProvenSource[] = [];
+  const sources: (LeafList | DeviceRun<RunRow>)[] = [];
   let total = indexed.rows[0]!.total;
   const unpackedLeaves = unpacked.rows.flatMap(({ batch_id: batchId, devices }) =>
     placesOf(devices, id)
@@ -294,38 +294,41 @@ export async function leavesOfDevice(
     const slots = { first: entryValue(run.data, place), end };
     total += slots.end - slots.first;
     const [leastBatch, greatestBatch] = [run.least_batch, run.greatest_batch];
-    sources.push(
-      new DeviceRun({ slots, leastBatch, greatestBatch }, (first, count) =>
-        postingsOf(tx, tenantId, run, first, count),
-      ),
-    );
+    sources.push(new DeviceRun<RunRow>(run, { slots, leastBatch, greatestBatch }));
   }
   const without = new Set(withdrawn.rows.map(({ batch_id: batchId }) => batchId));
   if (without.size > 0) total -= await packedLeavesIn(tx, tenantId, deviceId, withdrawn.rows);
-  return { leaves: await pageOf(sources, { offset, limit, without }), total };
+  return {
+    leaves: await pageOf(sources, { offset, limit, without }, (ranges) => leavesInSlots(tx, tenantId, ranges)),
+    total,
+  };
 }
 
-/** Returns the leaves of a device that these slots of a run name, in the same order. */
-async function postingsOf(
+/** Returns the leaves that slots of runs name, of each range in the same order. */
+async function leavesInSlots(
   tx: Transaction,
   tenantId: string,
-  run: RunRow,
-  first: number,
-  count: number,
-): Promise<LeafPosition[]> {
-  const width = widthOf(run.leaves);
-  const slots = Array.from({ length: count }, (_, index) => ({ runId: run.run_id, key: first + index }));
+  ranges: readonly SlotRange<RunRow>[],
+): Promise<LeafPosition[][]> {
+  const widths = new Map(ranges.map(({ run }) => [run.run_id, widthOf(run.leaves)]));
+  const slots = ranges.flatMap(({ run, first, count }) =>
+    Array.from({ length: count }, (_, index) => ({ runId: run.run_id, key: first + index })),
+  );
   const blocks = await blocksUpTo(
     tx,
     tenantId,
     parts.postings,
-    blockKeys(slots, () => perBlock(width)),
+    blockKeys(slots, (runId) => perBlock(widths.get(runId)!)),
   );
   const numbers = slots.flatMap(({ runId, key }) => {
+    const width = widths.get(runId)!;
     const block = blocks.get(runId)?.findLast((candidate) => Number(candidate.first) <= key);
     return block ? [{ runId, key: readUint(block.data, (key - Number(block.first)) * width, width) }] : [];
   });
-  return positionsOf(tx, tenantId, numbers);
+  const leaves = await positionsOf(tx, tenantId, numbers);
+  if (leaves.length !== slots.length) throw new Error('a run of leaves is incomplete');
+  let end = 0;
+  return ranges.map(({ count }) => leaves.slice(end, (end += count)));
 }
 
 /** Withdrawn batches whose devices are read at once. */

@@ -1,4 +1,4 @@
-// Which hot segments have points of a tenant: recorded when a segment is indexed, so that a purge reads no others.
+// Which hot segments have points of a tenant: recorded when a segment is indexed, so that a purge and an export read no others.
 import type { Transaction } from '../../platform/database/database.ts';
 
 /** A hot segment with points of a tenant. */
@@ -7,7 +7,7 @@ export interface RecordedSegment {
   readonly points: number;
 }
 
-/** The segments that a purge reads. */
+/** The segments that a purge or an export reads. */
 export interface TenantSegments {
   readonly recorded: readonly RecordedSegment[];
   /** Those that may have points of any tenant. */
@@ -46,21 +46,33 @@ export async function segmentsOfTenant(tx: Transaction, tenantId: string): Promi
   };
 }
 
+/** Maximum points of a tenant that are looked for in a segment by their devices. More are found by reading all of it. */
+export const mostPointsByDevice = 20_000;
+
 /** Maximum devices of a tenant whose points are looked for in a segment. */
 const mostDevices = 10_000;
 
 /**
- * Deletes the points that a tenant has in a segment from the devices in its usage, or from some of these if it has more than 10,000.
- * Returns their number.
+ * SQL condition on points of a segment: of the tenant $1 and of a device in its usage, or of some of these if it has more than 10,000,
+ * in one snapshot always of the same ones. An array, so that the index is used: a join would be expected to find as many points of each
+ * device as of others.
  */
+export const pointsByDevice = `tenant_id = $1 AND device_id = ANY (ARRAY(
+  SELECT device_id FROM telemetry_usage WHERE tenant_id = $1 ORDER BY device_id LIMIT ${mostDevices}))`;
+
+/** Deletes the points that a tenant has in a segment and that pointsByDevice finds. Returns their number. */
 export async function deletePointsByDevice(tx: Transaction, tenantId: string, id: bigint): Promise<number> {
-  const { rowCount } = await tx.query(
-    // An array, so that the index is used: a join would be expected to find as many points of each device as of others.
-    `DELETE FROM telemetry_segment_${id} WHERE tenant_id = $1 AND device_id = ANY (ARRAY(
-       SELECT device_id FROM telemetry_usage WHERE tenant_id = $1 LIMIT ${mostDevices}))`,
+  const { rowCount } = await tx.query(`DELETE FROM telemetry_segment_${id} WHERE ${pointsByDevice}`, [tenantId]);
+  return rowCount ?? 0;
+}
+
+/** Returns how many points of a tenant in a segment pointsByDevice finds. */
+export async function countPointsByDevice(tx: Transaction, tenantId: string, id: bigint): Promise<number> {
+  const { rows } = await tx.query<{ count: number }>(
+    `SELECT count(*)::float8 AS count FROM telemetry_segment_${id} WHERE ${pointsByDevice}`,
     [tenantId],
   );
-  return rowCount ?? 0;
+  return rows[0]!.count;
 }
 
 /** Forgets that a segment had points of a tenant, all of which are deleted. */

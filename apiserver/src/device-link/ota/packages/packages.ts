@@ -22,7 +22,7 @@ import { notifyChanged } from '../../../control/changes.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { readSized } from '../../../platform/database/sized-rows.ts';
+import { listSized } from '../../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
@@ -163,16 +163,14 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
       type: enumFilter('type', OtaPackage_TypeSchema, request.type),
       status: enumFilter('status', OtaPackage_StatusSchema, request.status),
     };
-    const scope = [tenantId, 'packages', filter];
-    const page = this.paging.open<string>(request, scope);
-    const cursorOf = (row: PackageRow) => row.package_id;
-    return this.paging.turns.run(tenantId, page.size, smallPage, async () => {
-      const found = await this.database.read(tenantId, (tx) =>
-        readSized(page, cursorOf, (after, room) => listPackages(tx, tenantId, filter, after, room)),
-      );
-      const { rows, nextPageToken } = this.paging.close(found.rows, page, scope, cursorOf, found.isCut);
-      return { packages: rows.map(toPackage), nextPageToken };
+    const { items, nextPageToken } = await listSized({ database: this.database, paging: this.paging }, request, {
+      scope: [tenantId, 'packages', filter],
+      smallPage,
+      cursorOf: (row: PackageRow) => row.package_id,
+      read: (tx, after, room) => listPackages(tx, tenantId, filter, after, room),
+      toItem: toPackage,
     });
+    return { packages: items, nextPageToken };
   }
 
   /** Changes the mutable fields of a package. */

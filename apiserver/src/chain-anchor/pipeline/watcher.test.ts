@@ -1,0 +1,87 @@
+// How often pending transactions are polled; what follows from their status is tested in faults.test.ts.
+import { randomBytes } from 'node:crypto';
+import { expect } from 'chai';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { Processor } from '../processor/processor.ts';
+import { startTestChain, type TestChain } from '../testing/test-chain.ts';
+import { claimDue } from '../transactions/anchor-store.ts';
+import { Sender } from '../transactions/sender.ts';
+import { timingOf } from './timing.ts';
+import { Tracker } from './tracker.ts';
+import { Watcher } from './watcher.ts';
+
+describe('pending transactions', function () {
+  this.timeout(60_000);
+  let test: TestDatabase;
+  let chain: TestChain;
+  let watcher: Watcher;
+  const pollIntervals = { pollMilliseconds: 30_000, mostPollMilliseconds: 3_600_000 };
+
+  before(async () => {
+    test = await createTestDatabase();
+    chain = await startTestChain();
+    const { database } = test;
+    const logger = createLogger('silent');
+    const processor = new Processor({ url: chain.url, token: '', callbackUrl: '' });
+    const tracker = new Tracker(database, undefined, logger);
+    const sender = new Sender(database, processor, tracker, logger, createMetrics());
+    const { stuckTimeouts } = timingOf('local');
+    watcher = new Watcher({
+      ...{ database, processor, headers: undefined, tracker, sender, submitter: undefined, wallet: undefined, logger },
+      ...{ pollIntervals, stuckTimeouts },
+    });
+  });
+  afterEach(() => test.database.system((tx) => tx.query('DELETE FROM chain_transactions')));
+  after(async () => {
+    await chain.stop();
+    await test.drop();
+  });
+
+  /** Stores transactions that the chain does not know, whose status is the same for so many seconds and which are due. */
+  const insert = (count: number, seconds: number) =>
+    test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO chain_transactions (txid, purpose, lease, raw_tx, attempt, processor_status, processor_status_since, created_at)
+         SELECT txid, 'funding', '', sha256(txid::bytea), 1, 'SEEN_ON_NETWORK', now() - $2 * interval '1 second', now() - interval '1 year'
+         FROM unnest($1::text[]) AS txid`,
+        [Array.from({ length: count }, () => randomBytes(32).toString('hex')), seconds],
+      ),
+    );
+  /** Returns in how many seconds each is due, the next one first. */
+  const waits = async () => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ seconds: number }>(
+        'SELECT extract(epoch FROM next_poll_at - now())::float8 AS seconds FROM chain_transactions ORDER BY 1',
+      ),
+    );
+    return rows.map(({ seconds }) => seconds);
+  };
+
+  it('are polled again after a tenth of the time since their status changed, within limits', async () => {
+    for (const [age, expected] of [
+      [10, 30],
+      [300, 30],
+      [6000, 600],
+      [10_000_000, 3600],
+    ] as const) {
+      await insert(1, age);
+      await test.database.system((tx) => claimDue(tx, 16, pollIntervals));
+      // Those before are due later, or as soon.
+      expect((await waits()).at(-1)).to.be.within(expected - 5, expected + 1);
+    }
+  });
+
+  it('are not all asked for while the processor is unavailable, and soon when it is back', async () => {
+    await insert(40, 10_000_000);
+    await chain.control('faults', { unavailable_ms: 600_000 });
+    expect(await watcher.pollDue()).to.equal(16);
+    const away = await waits();
+    expect(away.filter((seconds) => seconds <= 0)).to.have.length(24);
+    expect(Math.max(...away)).to.be.within(145, 151);
+    await chain.clearFaults();
+    expect(await watcher.pollDue()).to.equal(24);
+    expect((await waits()).filter((seconds) => seconds > 3000)).to.have.length(24);
+  });
+});
