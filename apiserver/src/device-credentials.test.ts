@@ -1,6 +1,7 @@
 // Certificates and pre-shared keys of devices on REST, gRPC and MQTT of a process that terminates TLS.
 import { spawnSync } from 'node:child_process';
 import { X509Certificate } from 'node:crypto';
+import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import type { IncomingHttpHeaders } from 'node:http';
 import { Agent, request as httpsRequest, type RequestOptions } from 'node:https';
@@ -25,6 +26,7 @@ import { tenant, TestLink, TestStream } from './device-link/testing/test-link.ts
 import { TestClient } from './mqtt/testing/test-mqtt.ts';
 import { grpcService } from './platform/grpc/grpc-service.ts';
 import { eventually } from './platform/testing/eventually.ts';
+import { setSuspended } from './tenants/tenant-store.ts';
 import type { TestProcess } from './testing/test-process.ts';
 
 const stranger = 'other';
@@ -352,6 +354,19 @@ describe('credentials of devices', function () {
     await eventually(async () => (await pending(renewed)).http === 401);
   });
 
+  it('are renewed until there are 80 that have not expired, which leaves room for an operator to rotate them', async () => {
+    const device = await certified();
+    const keys = await newKeys();
+    const body = { csr: await csrOf(keys) };
+    const renew = () => rest(device, 'POST', `devices/${device.deviceId}/credentials/renew`, { body });
+    for (let count = 1; count < 80; count += 1) expect((await renew()).http, `renewal ${count}`).to.equal(200);
+    expect(await renew()).to.include({ http: 429, code: 'RESOURCE_EXHAUSTED' });
+    const rotated = await operate('POST', `devices/${device.deviceId}/credentials/rotate`, body);
+    expect(rotated.http).to.equal(200);
+    await becomesRefused(device);
+    expect(await results({ ...device, keys, certificate: rotated['certificate'] as string })).to.deep.equal(accepted);
+  });
+
   it('are not renewed with a certificate that an operator has replaced, while its period of grace lasts', async () => {
     const device = await certified();
     const renew = async (by: Certified) =>
@@ -522,9 +537,10 @@ describe('credentials of devices', function () {
       identity: result['psk_identity'] as string,
       psk: Buffer.from(result['psk'] as string, 'hex'),
     });
-    const shared = async (): Promise<Shared> => {
+    const shared = async (tenantId = tenant): Promise<Shared> => {
       made += 1;
-      const result = await operate('POST', 'devices', { hardware_id: `shared-${made}`, credential_type: 'psk' });
+      const body = { hardware_id: `shared-${made}`, credential_type: 'psk' };
+      const result = await operate('POST', 'devices', body, tenantId);
       return sharedOf(result, (result['device'] as { device_id: string }).device_id);
     };
     const versions: [string, object][] = [
@@ -582,6 +598,83 @@ describe('credentials of devices', function () {
       const options = { minVersion: 'TLSv1.3', ciphers: 'TLS_AES_256_GCM_SHA384' };
       const wrong = { ...device, psk: Buffer.alloc(32, 1) };
       expect(await mqttCode(connect(wrong, options))).to.equal(0x87);
+    });
+
+    it('end, like certificates, when the tenant is suspended, and neither points nor wills follow', async () => {
+      const { database } = link.test;
+      const suspend = (suspended: boolean) => database.system((tx) => setSuspended(tx, stranger, suspended));
+      const payload = JSON.stringify({ numeric_values: { will: 1 } });
+      const will = { topic: 'kellet/v1/telemetry', payload, qos: 1 as const };
+      const devices = [await shared(stranger), await shared(stranger), await certified(stranger)];
+      const connectAll = () => [
+        connect(devices[0] as Shared, { ...versions[0]![1], will }),
+        connect(devices[1] as Shared, { ...versions[1]![1], will }),
+        mqtt(devices[2] as Certified, { will }),
+      ];
+      const clients = await Promise.all(connectAll().map((client) => client.connected()));
+      const acknowledged = clients.map(() => 0);
+      const sending = clients.map(async (client, index) => {
+        for (; !client.isClosed; acknowledged[index]! += 1) {
+          if ((await client.publish('telemetry', { numeric_values: { a: 1 } }).catch(() => 1)) !== 0) return;
+        }
+      });
+      await eventually(() => acknowledged.every((count) => count > 3));
+      const begin = performance.now();
+      await suspend(true);
+      const reasons = await Promise.all(clients.map((client) => client.closed()));
+      expect(performance.now() - begin).to.be.below(1000);
+      expect(reasons).to.deep.equal([[0x87], [0x87], [0x87]]);
+      await Promise.all(sending.map((each, index) => Promise.race([each, eventually(() => clients[index]!.isClosed)])));
+      expect(await Promise.all(connectAll().map(mqttCode))).to.deep.equal([0x87, 0x87, 0x87]);
+      await suspend(false);
+      await eventually(async () => (await mqttCode(connectAll()[0]!)) === 0);
+      for (const { deviceId } of devices) {
+        const range = 'start=2026-01-01T00:00:00Z&end=2100-01-01T00:00:00Z';
+        const result = await operate('GET', `telemetry/${deviceId}?${range}`, undefined, stranger);
+        expect(result.http, JSON.stringify(result)).to.equal(200);
+        const points = result['points'];
+        const values = (points as { numeric_values: Record<string, number> }[]).map((point) => point.numeric_values);
+        expect(values).to.not.be.empty;
+        expect(values.some((value) => 'will' in value)).to.equal(false);
+      }
+    });
+
+    it('are not resumed, so that no later connection rests on a handshake of before', async () => {
+      for (const maxVersion of ['TLSv1.2', 'TLSv1.3'] as const) {
+        const device = await certified();
+        const options = {
+          ...{ host: '127.0.0.1', port: secure.ports.mqttTlsPort, servername: 'localhost', rejectUnauthorized: false },
+          ...{ cert: device.certificate, key: device.keys.pem, maxVersion },
+        };
+        const first = connectTls(options);
+        let session: Buffer | undefined;
+        first.on('session', (given: Buffer) => (session = given));
+        await once(first, 'secureConnect');
+        session ??= first.getSession();
+        first.destroy();
+        const { cert: _cert, key: _key, ...without } = options;
+        const second = connectTls({ ...without, ...(session && { session }) });
+        await once(second, 'secureConnect');
+        expect(second.isSessionReused(), maxVersion).to.equal(false);
+        second.destroy();
+      }
+    });
+
+    it('and certificates open nothing in the name of another device', async () => {
+      const [one, other] = [await shared(), await shared()];
+      const [mine, foreign] = [await certified(), await certified(stranger)];
+      const attempts = [
+        connect(one, { ...versions[1]![1], username: other.deviceId }),
+        connect(one, { ...versions[1]![1], username: other.deviceId, password: one.apiKey }),
+        connect({ ...one, identity: other.identity }, versions[1]![1]),
+        mqtt(mine, { username: one.deviceId }),
+        mqtt(mine, { username: one.deviceId, password: other.apiKey }),
+        mqtt(mine, { username: foreign.deviceId }),
+        mqtt({ ...mine, certificate: foreign.certificate }),
+      ];
+      for (const attempt of attempts) expect(await mqttCode(attempt)).to.not.equal(0);
+      // A password counts, whatever the handshake has proven.
+      expect(await mqttCode(mqtt(mine, { username: one.deviceId, password: one.apiKey }))).to.equal(0);
     });
 
     it('are not stored, and not exported', async () => {

@@ -25,6 +25,7 @@ export async function callPlugin(
   const outcome = await runPlugin(['--kubeconfig', options.kubeconfig, ...args], {
     terminal: {
       write: (text) => void (stdout += text),
+      control: (sequence) => void (stdout += sequence),
       say: (line) => void (stderr += `${line}\n`),
       draw: (text) => void (stderr += text),
       ...{ isInteractive: false, showsProgress: false, hasColor: false, hasUnicode: false, columns: 80 },

@@ -4,7 +4,7 @@ import { completionScript } from './completion.ts';
 import { type Outcome, PluginError } from './errors.ts';
 import { painter } from './format/paint.ts';
 import { helpText } from './help.ts';
-import type { Terminal } from './terminal.ts';
+import { guarded, type Terminal } from './terminal.ts';
 
 /** Environment of a run besides the command line. */
 export interface PluginParts {
@@ -16,9 +16,9 @@ export interface PluginParts {
 
 /** Runs the plugin. Errors are printed on standard error. */
 export async function runPlugin(argv: readonly string[], parts: PluginParts): Promise<Outcome> {
-  const { terminal } = parts;
+  const terminal = guarded(parts.terminal);
   try {
-    return await runCommand(parseCommandLine(argv), parts);
+    return await runCommand(parseCommandLine(argv), { ...parts, terminal });
   } catch (error) {
     const paint = painter(terminal.hasColor && terminal.showsProgress);
     const isExpected = error instanceof PluginError;

@@ -1,5 +1,5 @@
 // Redraws a text in place on a terminal.
-import type { Terminal } from './terminal.ts';
+import { type Terminal, visible } from './terminal.ts';
 
 /** Replaces its previous output. */
 export class Screen {
@@ -15,9 +15,10 @@ export class Screen {
   draw(text: string): void {
     if (text === this.shown) return;
     const columns = process.stdout.columns || this.terminal.columns;
-    const lines = text.split('\n').slice(0, -1);
+    const lines = visible(text).split('\n').slice(0, -1);
     const up = this.height > 0 ? `\u001b[${this.height}A` : '';
-    this.terminal.write(`${up}\r\u001b[J${lines.map((line) => `${cut(line, columns)}\n`).join('')}`);
+    this.terminal.control(`${up}\r\u001b[J`);
+    this.terminal.write(lines.map((line) => `${cut(line, columns)}\n`).join(''));
     this.height = lines.length;
     this.shown = text;
   }

@@ -128,6 +128,8 @@ export class Connection {
   private lastAt = performance.now();
   private isPumping = false;
   private isDraining = false;
+  /** Whether the device may do nothing more: its credential has ended, or its tenant is suspended. */
+  private isRefused = false;
   private isCorked = false;
   private hold: Hold | undefined;
   private running = 0;
@@ -371,6 +373,7 @@ export class Connection {
           ...{ credential: credential!, caller, address },
           refusalOf: (now) => authorize(access, now, address),
           end: () => {
+            this.isRefused = true;
             this.close(reasons.notAuthorized, false);
             // A will that waits is not published either.
             controller.abort();
@@ -503,9 +506,12 @@ export class Connection {
   private process(published: Published, { publisher }: Accepted, bytes: number): Promise<Outcome> {
     const { calls, entrance } = this.parts;
     const owner = publisher.caller.tenantId || addressBlock(this.address);
+    // What waits while the credential ends is not carried out any more.
+    const call = (): Promise<Outcome> =>
+      this.isRefused ? Promise.reject(unauthenticated()) : calls.take(published, publisher);
     const take = (): Promise<Outcome> => {
       const turn = entrance.turns.enter(owner, bytes);
-      return turn ? turn.then(() => calls.take(published, publisher)) : calls.take(published, publisher);
+      return turn ? turn.then(call) : call();
     };
     if (published.action.kind === 'telemetry') return take();
     const next = this.tail.then(async () => {

@@ -2,8 +2,10 @@
 import { create, toBinary } from '@bufbuild/protobuf';
 import { IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
+import { revokeDeviceKeys } from '../auth/device-credentials/device-keys.ts';
+import { tenant, type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
+import { lockWaitedFor } from '../platform/testing/test-database.ts';
 import type { TestProcess } from '../testing/test-process.ts';
 import { connectDevice, connectPacket, RawClient, type TestClient } from './testing/test-mqtt.ts';
 
@@ -374,6 +376,31 @@ describe('MQTT: connections and telemetry', () => {
     await link.operate('POST', `devices/${device.deviceId}/credentials/rotate`, {});
     await new Promise((resolve) => setTimeout(resolve, 4000));
     expect(await history()).to.have.length(0);
+  });
+
+  it('carries out nothing that waited when the key was revoked', async () => {
+    const client = await connect({ protocolVersion: 5 });
+    const { database } = link.test;
+    const [locked, release] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const holding = database.system(async (tx) => {
+      await tx.query('SELECT FROM devices WHERE device_id = $1 FOR UPDATE', [device.deviceId]);
+      locked.resolve();
+      await release.promise;
+    });
+    await locked.promise;
+    // The first one waits for the row, the others for it.
+    for (let index = 0; index < 20; index += 1) void client.publish('attributes', { [`a${index}`]: 1 }).catch(() => 0);
+    await lockWaitedFor(database);
+    await database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, [device.deviceId]));
+    expect(await client.closed()).to.deep.equal([0x87]);
+    release.resolve();
+    await holding;
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    const { client: attributes } = await link.operate<{ client: object }>(
+      'GET',
+      `devices/${device.deviceId}/attributes`,
+    );
+    expect(Object.keys(attributes)).to.have.members(['a0']);
   });
 
   it('puts off a will, which a new connection cancels', async function () {

@@ -236,6 +236,7 @@ describe('an upload', () => {
     const terminal = {
       ...{
         write: () => undefined,
+        control: () => undefined,
         say: (line: string) => void said.push(line),
         draw: (line: string) => void drawn.push(line),
       },

@@ -81,6 +81,15 @@ describe('EventRecorder', () => {
     expect(created).to.have.length(2);
   });
 
+  it('leaves room for those of other namespaces, which take turns', async () => {
+    const { created, recorder } = makeRecorder({ pending: 40 });
+    for (let index = 0; index < 100; index += 1) recorder.record(object(`${index}`, 'loud'), paused);
+    recorder.record(object('q', 'quiet'), paused);
+    await recorder.flush();
+    expect(created.map(({ metadata }) => metadata.namespace).indexOf('quiet')).to.be.within(1, 2);
+    expect(created).to.have.length(12);
+  });
+
   it('limits the time flush waits for an unresponsive server', async () => {
     const clock = new TestClock();
     const never = (): Promise<never> => new Promise(() => undefined);

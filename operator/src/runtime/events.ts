@@ -1,4 +1,4 @@
-// Writes Kubernetes Events in the background. Repeated events increment a count; floods are rate-limited.
+// Writes Kubernetes Events in the background, in turns of the namespaces. Repeated events increment a count; floods are rate-limited.
 import { createHash } from 'node:crypto';
 import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
 import { type Clock, sleep } from './clock.ts';
@@ -39,7 +39,7 @@ export interface EventRecorderOptions {
   metrics: Pick<Metrics, 'eventsDropped'>;
   component: string;
   instance: string;
-  /** Maximum number of queued events (default 1000). */
+  /** Maximum number of queued events (default 1000), of which those of a namespace take a quarter. */
   pending?: number;
   /** Maximum number of recent events kept for deduplication (default 4096). */
   remembered?: number;
@@ -55,14 +55,23 @@ interface Known {
   count: number;
 }
 
+interface Queued {
+  object: KubernetesObject;
+  happening: Happening;
+  at: number;
+}
+
 /** Writes Events in the background. */
 export class EventRecorder {
   private readonly options: Required<EventRecorderOptions>;
   /** Written events by a hash of object and content, oldest first. */
   private readonly known = new Map<string, Known>();
   private readonly budgets = new Map<string, { tokens: number; at: number }>();
+  /** Queued events by namespace; the first is next. */
+  private readonly lines = new Map<string, Queued[]>();
+  /** Queued events, and the one that is being written. */
   private waiting = 0;
-  private tail: Promise<void> = Promise.resolve();
+  private writing: Promise<void> | undefined;
 
   constructor(options: EventRecorderOptions) {
     this.options = { pending: 1000, remembered: 4096, ...options };
@@ -71,27 +80,42 @@ export class EventRecorder {
   /** Queues an event about an object. Never throws and never waits. */
   record(object: KubernetesObject, happening: Happening): void {
     const { metrics, pending, clock } = this.options;
-    if (this.waiting >= pending || !this.allow(object.metadata.uid ?? '')) {
+    const { namespace = '', uid = '' } = object.metadata;
+    const line = this.lines.get(namespace) ?? [];
+    const isFull = this.waiting >= pending || line.length >= Math.ceil(pending / 4);
+    if (isFull || !this.allow(uid)) {
       metrics.eventsDropped.inc();
       return;
     }
     this.waiting += 1;
-    const at = clock.now();
-    this.tail = this.tail
-      .then(() => this.write(object, happening, at))
-      .catch((error: unknown) => {
-        metrics.eventsDropped.inc();
+    line.push({ object, happening, at: clock.now() });
+    this.lines.set(namespace, line);
+    this.writing ??= this.writeAll();
+  }
+
+  private async writeAll(): Promise<void> {
+    for (const [namespace, line] of this.lines) {
+      const next = line.shift()!;
+      this.lines.delete(namespace);
+      // Behind the others.
+      if (line.length > 0) this.lines.set(namespace, line);
+      try {
+        await this.write(next.object, next.happening, next.at);
+      } catch (error) {
+        this.options.metrics.eventsDropped.inc();
         const message = error instanceof Error ? error.message : String(error);
-        this.options.logger.warn({ error: message, reason: happening.reason }, 'failed to write an Event');
-      })
-      .finally(() => (this.waiting -= 1));
+        this.options.logger.warn({ error: message, reason: next.happening.reason }, 'failed to write an Event');
+      }
+      this.waiting -= 1;
+    }
+    this.writing = undefined;
   }
 
   /** Resolves when all queued events have been written or dropped, or after five seconds. */
   async flush(): Promise<void> {
     const written = new AbortController();
     const patience = sleep(this.options.clock, 5000, written.signal);
-    await Promise.race([this.tail, patience]).finally(() => written.abort());
+    await Promise.race([this.writing, patience]).finally(() => written.abort());
   }
 
   private allow(uid: string): boolean {

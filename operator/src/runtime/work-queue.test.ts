@@ -29,6 +29,18 @@ describe('WorkQueue', () => {
     expect([await queue.get(), await queue.get(), await queue.get()]).to.deep.equal(['a', 'b', 'c']);
   });
 
+  it('hands out keys of other namespaces next, however many one has', async () => {
+    const { queue } = makeQueue();
+    for (let index = 0; index < 1000; index += 1) queue.add(`loud/${index}`);
+    for (const key of ['quiet/a', 'other/a', 'quiet/b']) queue.add(key);
+    const first: (string | undefined)[] = [];
+    for (let index = 0; index < 6; index += 1) first.push(await queue.get());
+    expect(first).to.deep.equal(['loud/0', 'quiet/a', 'other/a', 'loud/1', 'quiet/b', 'loud/2']);
+    expect(queue.length).to.equal(997);
+    queue.add('quiet/c');
+    expect([await queue.get(), await queue.get()]).to.deep.equal(['quiet/c', 'loud/3']);
+  });
+
   it('hands a key to one worker at a time, and again if it was added in the meantime', async () => {
     const { queue } = makeQueue();
     queue.add('a');

@@ -1,5 +1,6 @@
 // A work queue of keys. A key is queued once however often it is added, and processed by one worker at a time; a key
-// added while it is being processed is queued again afterwards. Failing keys are retried with exponential backoff.
+// added while it is being processed is queued again afterwards. Failing keys are retried with exponential backoff. Namespaces take
+// turns, so that those who change many resources at once, or some all the time, keep no one else waiting.
 import type { Clock } from './clock.ts';
 import type { Metrics } from './metrics.ts';
 
@@ -23,6 +24,16 @@ export function failureDelay(failures: number, first: number, longest: number): 
   return Math.min(longest, first * 2 ** Math.min(failures, 60));
 }
 
+/** The queued keys of a namespace. */
+interface Line {
+  readonly keys: Set<string>;
+  /** Goes through the set, also through what is added meanwhile. */
+  readonly next: Iterator<string>;
+}
+
+/** Returns the namespace of a key; empty for resources of the cluster. */
+const namespaceOf = (key: string): string => key.slice(0, Math.max(0, key.indexOf('/')));
+
 /** A work queue. */
 export class WorkQueue {
   private readonly options: Required<WorkQueueOptions>;
@@ -32,8 +43,11 @@ export class WorkQueue {
   private readonly failures = new Map<string, number>();
   private readonly delayed = new Map<string, { due: number; cancel: () => void }>();
   private readonly waiters: ((key: string | undefined) => void)[] = [];
-  private order: string[] = [];
-  private head = 0;
+  /** Queued keys by namespace. */
+  private readonly lines = new Map<string, Line>();
+  /** Goes round the namespaces. */
+  private turns = this.lines.entries();
+  private queued = 0;
   private closed = false;
 
   constructor(options: WorkQueueOptions) {
@@ -42,7 +56,7 @@ export class WorkQueue {
 
   /** Number of queued keys. */
   get length(): number {
-    return this.order.length - this.head;
+    return this.queued;
   }
 
   /** Adds a key now, cancelling any pending delay. */
@@ -116,7 +130,14 @@ export class WorkQueue {
   }
 
   private enqueue(key: string): void {
-    this.order.push(key);
+    const namespace = namespaceOf(key);
+    const line = this.lines.get(namespace);
+    if (line) line.keys.add(key);
+    else {
+      const keys = new Set([key]);
+      this.lines.set(namespace, { keys, next: keys.values() });
+    }
+    this.queued += 1;
     const waiter = this.waiters.shift();
     if (waiter) waiter(this.take());
     this.measureDepth();
@@ -124,13 +145,16 @@ export class WorkQueue {
 
   private take(): string {
     const { clock, metrics, name } = this.options;
-    const key = this.order[this.head]!;
-    this.head += 1;
-    // The array is compacted only occasionally, so that taking stays cheap in a long queue.
-    if (this.head > 1024 && this.head * 2 > this.order.length) {
-      this.order = this.order.slice(this.head);
-      this.head = 0;
+    let turn = this.turns.next();
+    if (turn.done) {
+      this.turns = this.lines.entries();
+      turn = this.turns.next();
     }
+    const [namespace, line] = turn.value!;
+    const key = line.next.next().value as string;
+    line.keys.delete(key);
+    if (line.keys.size === 0) this.lines.delete(namespace);
+    this.queued -= 1;
     const now = clock.monotonic();
     metrics.queueSeconds.observe({ name }, (now - (this.dirty.get(key) ?? now)) / 1000);
     this.dirty.delete(key);

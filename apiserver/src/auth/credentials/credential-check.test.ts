@@ -14,6 +14,7 @@ import { mintDeviceKey, revokeDeviceKeys } from '../device-credentials/device-ke
 import { deviceScopes, scopesOfRole } from '../roles/roles.ts';
 import { createAuth } from '../service.ts';
 import { method, TestAuth } from '../testing/test-auth.ts';
+import { deviceCredentials } from '../testing/test-fixtures.ts';
 import { clusterAway, newSigningKey, testPlatform } from '../testing/test-platform.ts';
 import { mintKey } from './api-key-format.ts';
 
@@ -119,6 +120,31 @@ describe('validate', () => {
     expect(responses.map(({ deviceId }) => deviceId)).to.deep.equal([...wanted, '', deviceIds[3]]);
     expect(responses[7]).to.include({ valid: false, reason: Reason.revoked });
     expect(responses[450]).to.include({ valid: false, reason: Reason.unrecognized });
+    expect(reads).to.be.at.most(20);
+  });
+
+  it('reads the proofs of such a fleet together too', async () => {
+    const { database } = at.test;
+    const devices = Array.from({ length: 450 }, () => ({ tenantId: 'acme', deviceId: newId() }));
+    const identities = await database.tenant('acme', (tx) =>
+      Promise.all(
+        devices.map(
+          async (holder) => (await deviceCredentials(at.clock).issue(tx, holder, { type: 'psk' })).pskIdentity!,
+        ),
+      ),
+    );
+    const read = database.systemRead.bind(database);
+    let reads = 0;
+    database.systemRead = (work) => {
+      reads += 1;
+      return read(work);
+    };
+    const proven = (identity: string) =>
+      at.call(method.validateToken, { deviceProof: { proof: { case: 'pskIdentity', value: identity } } });
+    const responses = await Promise.all([...identities, 'unknown'].map(proven)).finally(
+      () => (database.systemRead = read),
+    );
+    expect(responses.map(({ deviceId }) => deviceId)).to.deep.equal([...devices.map(({ deviceId }) => deviceId), '']);
     expect(reads).to.be.at.most(20);
   });
 

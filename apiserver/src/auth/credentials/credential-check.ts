@@ -11,16 +11,8 @@ import { rightsOf } from '../roles/rights.ts';
 import { deviceScopes } from '../roles/roles.ts';
 import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
 import type { Authentication, RefusalReason } from './authentication.ts';
-import {
-  isCertificateInForce,
-  type KeyState,
-  keyState,
-  keyStates,
-  mustEnrollFirst,
-  type SessionState,
-  sessionState,
-} from './credential-store.ts';
-import { type DeviceProof, proofHash } from './device-proof.ts';
+import { type KeyState, keyStates, mustEnrollFirst, type SessionState, sessionState } from './credential-store.ts';
+import { type CredentialType, type DeviceProof, proofHash } from './device-proof.ts';
 import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
@@ -38,12 +30,15 @@ export class CredentialCheck {
   private readonly lastUsed: LastUsed;
   private readonly kubernetes: KubernetesIdentities;
   /**
-   * Keys that come at the same time are read together: of a fleet that polls at once, each device would wait for a connection of
-   * its own. The tenant is unknown until the key is found.
+   * Credentials of a type that come at the same time are read together: of a fleet that connects at once, each device would wait
+   * for a connection of its own. The tenant is unknown until the key is found.
    */
   private readonly keys = new Batches<Buffer, KeyState | undefined>(
     keysPerLook,
-    (_key, hashes) => this.database.systemRead((tx) => keyStates(tx, 'api_key', hashes)),
+    (type, hashes) => {
+      const now = new Date(this.clock.now());
+      return this.database.systemRead((tx) => keyStates(tx, type as CredentialType, hashes, now));
+    },
     waitingKeys,
   );
 
@@ -76,7 +71,7 @@ export class CredentialCheck {
     // Reject guesses and typing errors without a query.
     if (!isWellFormedKey(credential)) return refused('unrecognized');
     const hash = credentialHash(credential);
-    const key = await this.keys.add('', hash);
+    const key = await this.keys.add('api_key', hash);
     if (!key || !timingSafeEqual(key.key_hash, hash)) return refused('unrecognized');
     const reason = keyRefusal(key, this.clock.now());
     return reason ? refused(reason) : this.accept(key, hash);
@@ -87,15 +82,10 @@ export class CredentialCheck {
     const refused = (reason: RefusalReason) =>
       ({ valid: false, reason, credential: proof.kind === 'certificate' ? 'certificate' : 'key' }) as const;
     const hash = proofHash(proof);
-    const now = this.clock.now();
-    const { key, isInForce } = await this.database.systemRead(async (tx) => {
-      const found = await keyState(tx, proof.kind, hash);
-      if (!found || proof.kind === 'psk') return { key: found, isInForce: found !== undefined };
-      return { key: found, isInForce: await isCertificateInForce(tx, found, new Date(now)) };
-    });
     // A certificate is valid because it was issued and recorded here. Its contents are not examined.
-    if (!key || !isInForce) return refused('unrecognized');
-    const reason = keyRefusal(key, now);
+    const key = await this.keys.add(proof.kind, hash);
+    if (!key) return refused('unrecognized');
+    const reason = keyRefusal(key, this.clock.now());
     return reason ? refused(reason) : this.accept(key, hash);
   }
 

@@ -82,39 +82,42 @@ export interface KeyState {
   tenant_ip_allowlist: string[];
 }
 
-/** Returns the state of the key with this type and hash, or undefined. */
-export const keyState = async (tx: Transaction, type: CredentialType, hash: Buffer): Promise<KeyState | undefined> =>
-  (await keyStates(tx, type, [hash]))[0];
+/**
+ * SQL: leaves only keys whose certificate has become valid at the time $3 and whose authority is not revoked. Certificate, key,
+ * device and authority are of the tenant that signed it.
+ */
+const inForce = `CROSS JOIN LATERAL (
+    SELECT * FROM device_certificates WHERE tenant_id = k.tenant_id AND key_id = k.key_id LIMIT 1) AS c
+  CROSS JOIN LATERAL (
+    SELECT * FROM device_authorities WHERE tenant_id = c.tenant_id AND authority_id = c.authority_id LIMIT 1) AS a
+  WHERE c.device_id = k.device_id AND c.not_before <= $3 AND a.revoked_at IS NULL`;
 
-/** Returns the states of the keys with this type and these hashes, in their order; undefined where there is none. */
+/** Returns the state of the key with this type and hash, or undefined; of a certificate only if it is in force. */
+export const keyState = async (
+  tx: Transaction,
+  type: CredentialType,
+  hash: Buffer,
+  now: Date,
+): Promise<KeyState | undefined> => (await keyStates(tx, type, [hash], now))[0];
+
+/** Returns the states of the keys with this type and these hashes, in their order; undefined where there is none in force. */
 export async function keyStates(
   tx: Transaction,
   type: CredentialType,
   hashes: readonly Buffer[],
+  now: Date,
 ): Promise<(KeyState | undefined)[]> {
+  const isCertificate = type === 'certificate';
   const { rows } = await tx.query<KeyState & { place: number } & Record<string, unknown>>(
     `SELECT w.place::int4 AS place, k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,
        k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.suspended_at IS NOT NULL AS tenant_suspended, t.rate_limit_per_minute,
        t.ip_allowlist AS tenant_ip_allowlist
      FROM ${rowsOf('$1::bytea[]')} AS w (hash, place)
      CROSS JOIN LATERAL (SELECT * FROM api_keys WHERE key_hash = w.hash AND credential_type = $2 LIMIT 1) AS k
-     ${lookUpTenant('k')}`,
-    [hashes, type],
+     ${lookUpTenant('k')} ${isCertificate ? inForce : ''}`,
+    [hashes, type, ...(isCertificate ? [now] : [])],
   );
   const found: (KeyState | undefined)[] = hashes.map(() => undefined);
   for (const { place, ...key } of rows) found[place - 1] = key;
   return found;
-}
-
-/**
- * Reports whether a certificate has become valid and its authority is not revoked. Certificate, key, device and
- * authority are of the tenant that signed it.
- */
-export async function isCertificateInForce(tx: Transaction, key: KeyState, now: Date): Promise<boolean> {
-  const { rowCount } = await tx.query(
-    `SELECT FROM device_certificates c JOIN device_authorities a USING (tenant_id, authority_id)
-     WHERE c.tenant_id = $1 AND c.key_id = $2 AND c.device_id = $3 AND c.not_before <= $4 AND a.revoked_at IS NULL`,
-    [key.tenant_id, key.key_id, key.device_id, now],
-  );
-  return rowCount === 1;
 }

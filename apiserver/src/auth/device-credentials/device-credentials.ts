@@ -30,7 +30,7 @@ import {
   wasRotated,
 } from '../certificates/certificate-store.ts';
 import { keyRefusal } from '../credentials/credential-check.ts';
-import { isCertificateInForce, keyState } from '../credentials/credential-store.ts';
+import { keyState } from '../credentials/credential-store.ts';
 import { proofHash } from '../credentials/device-proof.ts';
 import {
   addDeviceKey,
@@ -46,6 +46,8 @@ import { PreSharedKeys } from './pre-shared-keys.ts';
 const maximumOpen = 1000;
 /** Maximum number of certificates of a device that have not expired, revoked ones included. */
 const maximumCertificates = 100;
+/** Of these, beyond which a device does not renew its own: whoever has a copy of one must not keep it from being rotated. */
+const maximumRenewed = 80;
 const maximumAuthorities = 50;
 
 /** The type of credentials to issue, and for a certificate the request for it. */
@@ -121,7 +123,7 @@ export class DeviceCredentials {
     wanted: Wanted,
     graceSeconds: number,
   ): Promise<IssuedCredentials> {
-    if (wanted.type === 'certificate') await this.checkCount(tx, holder);
+    if (wanted.type === 'certificate') await this.checkCount(tx, holder, maximumCertificates);
     else {
       await deleteEndedDeviceKeys(tx, holder);
       await checkRoom(tx, [holder.tenantId, holder.deviceId], deviceKeyLimit);
@@ -148,13 +150,13 @@ export class DeviceCredentials {
     current: { readonly hash: string; readonly graceSeconds: number },
   ): Promise<IssuedCredentials> {
     const hash = Buffer.from(current.hash, 'hex');
-    const key = await keyState(tx, 'certificate', hash);
     const now = this.clock.now();
-    if (!key || keyRefusal(key, now) || !(await isCertificateInForce(tx, key, new Date(now)))) throw unauthenticated();
+    const key = await keyState(tx, 'certificate', hash, new Date(now));
+    if (!key || keyRefusal(key, now)) throw unauthenticated();
     if (await wasRotated(tx, holder.tenantId, key.key_id)) {
       throw failedPrecondition('an administrator has replaced this certificate: the new one can be renewed');
     }
-    await this.checkCount(tx, holder);
+    await this.checkCount(tx, holder, maximumRenewed);
     await revokeDeviceKeys(tx, holder.tenantId, [holder.deviceId], hash);
     await expireDeviceKeys(tx, holder, current.graceSeconds);
     return this.issueCertificate(tx, holder, request);
@@ -243,9 +245,9 @@ export class DeviceCredentials {
     }
   }
 
-  private async checkCount(tx: Transaction, { tenantId, deviceId }: CredentialHolder): Promise<void> {
-    if ((await countCertificates(tx, tenantId, deviceId)) >= maximumCertificates) {
-      throw resourceExhausted(`a device has at most ${maximumCertificates} certificates that have not expired`);
+  private async checkCount(tx: Transaction, { tenantId, deviceId }: CredentialHolder, maximum: number): Promise<void> {
+    if ((await countCertificates(tx, tenantId, deviceId)) >= maximum) {
+      throw resourceExhausted(`the device has ${maximum} certificates that have not expired`);
     }
   }
 }

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { type AskingGateway, decideConnect, maxChildren, type WantedDevice } from './connect-decision.ts';
 
 describe('the connection of a child', () => {
-  const gateway: AskingGateway = { deviceId: 'gateway', isChild: false, children: 3 };
+  const gateway: AskingGateway = { deviceId: 'gateway', isChild: false, children: 3, created: 3 };
   const device: WantedDevice = {
     deviceId: 'child',
     gatewayDeviceId: null,
@@ -18,6 +18,8 @@ describe('the connection of a child', () => {
     ['of its own, with a key', {}, { gatewayDeviceId: 'gateway', usesOwnKey: true }, 'keep'],
     ['of its own when it is full', full, { gatewayDeviceId: 'gateway' }, 'keep'],
     ['of an unknown device when it is full', full, undefined, 'a gateway has at most 1000 children'],
+    ['of an unknown device when it has created too many', { created: maxChildren }, undefined, 'creates at most 1000'],
+    ['of a registered device when it has created too many', { created: maxChildren }, {}, 'adopt'],
     ['of another when it is full', full, {}, 'a gateway has at most 1000 children'],
     ['behind a gateway that is alive', {}, { gatewayDeviceId: 'other', isGatewayAlive: true }, 'another gateway'],
     ['behind a gateway that is offline', {}, { gatewayDeviceId: 'other' }, 'adopt'],

@@ -1,6 +1,6 @@
 // Decides whether a gateway may connect a device as its child.
 
-/** Maximum children of a gateway. */
+/** Maximum children of a gateway, and devices that it has created: it may disconnect those, but not delete them. */
 export const maxChildren = 1000;
 
 /** The gateway that asks. */
@@ -10,6 +10,8 @@ export interface AskingGateway {
   readonly isChild: boolean;
   /** How many children it has, counted up to the maximum. */
   readonly children: number;
+  /** How many devices it has created that still exist, whoever they are connected through, counted up to the maximum. */
+  readonly created: number;
 }
 
 /** The device with the hardware id, if there is one. */
@@ -37,7 +39,11 @@ export function decideConnect(gateway: AskingGateway, device: WantedDevice | und
   if (device?.gatewayDeviceId === gateway.deviceId) return { action: 'keep' };
   if (device?.deviceId === gateway.deviceId) return refuse('hardware_id is that of the gateway itself');
   if (gateway.children >= maxChildren) return refuse(`a gateway has at most ${maxChildren} children`);
-  if (!device) return { action: 'create' };
+  if (!device) {
+    return gateway.created >= maxChildren
+      ? refuse(`a gateway creates at most ${maxChildren} devices: delete some that it has disconnected`)
+      : { action: 'create' };
+  }
   if (device.gatewayDeviceId !== null) {
     return device.isGatewayAlive
       ? refuse('the device is connected through another gateway, which is not offline')

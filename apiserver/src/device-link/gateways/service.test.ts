@@ -103,6 +103,26 @@ describe('a gateway', () => {
       expect(keys.rowCount, 'a child has no key').to.equal(0);
     });
 
+    it('a limited number of new devices, although it disconnects them', async () => {
+      const first = await child();
+      await disconnect(gateway, first);
+      // As if it had done that 998 times more.
+      await system(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, created_by_gateway_id)
+         SELECT tenant_id, gen_random_uuid(), 'left', $1 || n, created_by_gateway_id
+         FROM devices, generate_series(1, 998) AS n WHERE device_id = $2`,
+        ...[`${gateway.deviceId}-`, first],
+      );
+      const last = newHardwareId();
+      const { device_id: lastId } = await connect(gateway, last);
+      await disconnect(gateway, lastId);
+      expect(refusal(await connect(gateway, newHardwareId()))).to.include(refused);
+      expect(await connect(gateway, last)).to.include({ http: 200, created: false });
+      expect(await connect(other, newHardwareId())).to.include({ http: 200, created: true });
+      expect(await link.operate('DELETE', `devices/${first}`)).to.include({ http: 200 });
+      expect(await connect(gateway, newHardwareId())).to.include({ http: 200, created: true });
+    });
+
     it('one that was registered, and not one that has used its key until that is rotated', async () => {
       const [registered, used] = [await link.device(), await link.device()];
       const hardwareIdOf = async ({ deviceId }: TestDevice) =>

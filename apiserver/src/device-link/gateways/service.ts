@@ -4,6 +4,7 @@ import { usesOwnKey } from '../../auth/device-credentials/device-keys.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import {
   countChildren,
+  countCreatedBy,
   createDevice,
   type DeviceRow,
   findByHardwareId,
@@ -61,12 +62,12 @@ export function createGateways({ platform, profiles, membership, directory, live
     const device = known && rows.get(known.device_id);
     // Deleted or renamed since.
     if (known && device?.hardware_id !== wanted.hardwareId) throw new ChangedMeanwhile();
+    const [children, created] = await Promise.all([
+      countChildren(tx, tenantId, gatewayId, maxChildren),
+      device ? 0 : countCreatedBy(tx, tenantId, gatewayId, maxChildren),
+    ]);
     const decision = decideConnect(
-      {
-        deviceId: gatewayId,
-        isChild: gateway.gateway_device_id !== null,
-        children: await countChildren(tx, tenantId, gatewayId, maxChildren),
-      },
+      { deviceId: gatewayId, isChild: gateway.gateway_device_id !== null, children, created },
       device && (await wantedDevice(tx, tenantId, device)),
     );
     if (decision.action === 'refuse') throw failedPrecondition(decision.reason);

@@ -142,9 +142,11 @@ export class StreamHub {
       this.forgetChild(session, deviceId);
       this.liveness.streamClosed(session.tenantId, deviceId, this.clock.now());
     }
+    const added: string[] = [];
     for (const deviceId of children) {
       const key = `${session.tenantId}/${deviceId}`;
       const parents = this.parents.get(key) ?? new Set();
+      if (!parents.has(session)) added.push(deviceId);
       this.parents.set(key, parents.add(session));
     }
     const all = undefined;
@@ -152,6 +154,8 @@ export class StreamHub {
     if (session.own !== 'none') devices.set(session.deviceId, session.own === 'all' ? all : attributesChanged);
     session.carry(devices);
     this.alive(session);
+    // One that has left since it was looked up was not announced to this stream.
+    if (added.length > 0) this.orEnd(session, this.checkChildren(session, added));
   }
 
   /** Records a sign of life of the stream's devices. */

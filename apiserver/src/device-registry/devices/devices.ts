@@ -61,6 +61,7 @@ export interface NewDevice {
   /** Empty if none. */
   readonly profileId: string;
   readonly groupIds: readonly string[];
+  /** The gateway that creates it as its child. */
   readonly gatewayDeviceId?: string;
   /** Empty if none. */
   readonly customerId?: string;
@@ -103,9 +104,9 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
  */
 export async function insertDevice(tx: Transaction, device: NewDevice): Promise<DeviceRow> {
   const { rows } = await tx.query<DeviceRow>(
-    `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, gateway_device_id, credential_type, tags,
-       metadata, customer_id)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, gateway_device_id, created_by_gateway_id,
+       credential_type, tags, metadata, customer_id)
+     VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, $10)
      ON CONFLICT (tenant_id, hardware_id) WHERE deleted_at IS NULL DO NOTHING
      RETURNING ${deviceColumns}`,
     [
@@ -289,6 +290,21 @@ export async function countChildrenInOrder(
     [tenantId, gatewayDeviceIds, most],
   );
   return new Map(rows.map((row) => [row.gateway_device_id, row.children]));
+}
+
+/** Returns how many devices the gateway has created that are not deleted, at most `most`. */
+export async function countCreatedBy(
+  tx: Transaction,
+  tenantId: string,
+  gatewayDeviceId: string,
+  most: number,
+): Promise<number> {
+  const { rows } = await tx.query<{ created: number }>(
+    `SELECT count(*)::int4 AS created FROM (
+       SELECT FROM devices WHERE tenant_id = $1 AND created_by_gateway_id = $2 AND deleted_at IS NULL LIMIT $3) AS c`,
+    [tenantId, gatewayDeviceId, most],
+  );
+  return rows[0]!.created;
 }
 
 /** Returns those of the devices that are children of the gateway. */

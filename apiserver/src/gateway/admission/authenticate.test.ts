@@ -409,4 +409,53 @@ describe('caching credentials', () => {
     for (let wait = 0; ended < 2000 && wait < 200; wait += 1) await settled(10);
     expect([ended, most]).to.deep.equal([2000, 16]);
   });
+
+  it('rechecks a call of another tenant next, although thousands of one tenant are due', async () => {
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    const other = { ...caller, tenantId: 'other', credentialHash: hash('sha256', 'revoked', 'hex') };
+    for (let index = 0; index < 2000; index += 1) {
+      const credential = `token ${index}`;
+      authenticator.watch({ credential, caller, address: '127.0.0.1', end: () => undefined });
+    }
+    let endedAfter = 0;
+    const end = (): void => void (endedAfter = asked);
+    authenticator.watch({ credential: 'revoked', caller: other, address: '127.0.0.1', end });
+    while (asked < 2002) await settled();
+    asked = 0;
+    reply = async () => {
+      await new Promise(setImmediate);
+      return { valid: false, reason: Reason.revoked };
+    };
+    announce('acme', tenantChannel);
+    announce(other.credentialHash);
+    while (endedAfter === 0) await settled();
+    expect(endedAfter).to.be.below(50);
+  });
+
+  it('ends all open calls of a tenant that is suspended or deleted after a few looks, and no others', async () => {
+    for (const reason of [Reason.suspended, Reason.deleted]) {
+      reply = async () => user;
+      const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+      const other = { ...caller, tenantId: 'other', credentialHash: 'other', sessionId: 's2' };
+      const ended = new Map<string, number>();
+      const stops = [...Array(2000).keys()].map((index) => {
+        const credential = `token ${index}`;
+        const end = ({ code, message }: KelletError): void => {
+          ended.set(`${code} ${message}`, (ended.get(`${code} ${message}`) ?? 0) + 1);
+          if (index === 7) throw new Error('this call cannot be ended');
+        };
+        const isOther = index % 2 === 0;
+        return authenticator.watch({ credential, caller: isOther ? other : caller, address: '127.0.0.1', end });
+      });
+      await settled(50);
+      asked = 0;
+      reply = async () => ({ valid: false, reason });
+      announce('acme', tenantChannel);
+      await settled(100);
+      expect([...ended.values()]).to.deep.equal([1000]);
+      expect([...ended.keys()][0]).to.match(/^PERMISSION_DENIED tenant (suspended|deleted)$/);
+      expect(asked).to.be.at.most(32);
+      for (const stop of stops) stop();
+    }
+  });
 });

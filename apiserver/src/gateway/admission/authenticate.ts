@@ -1,6 +1,7 @@
 // Resolves credentials to callers with AuthService.ValidateToken. Results are cached for a few seconds and evicted when
 // a revocation is announced.
 import { hash } from 'node:crypto';
+import { setImmediate } from 'node:timers/promises';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
 import {
@@ -32,6 +33,7 @@ import { type Caller, type CallerKind, internalContext, type Invoker, publicCall
 import { TokenBuckets } from '../../platform/token-bucket.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
+import { RecheckQueue } from './recheck-queue.ts';
 import { RememberedIdentities } from './remembered-identities.ts';
 import { RevocationIndex } from './revocation-index.ts';
 
@@ -45,6 +47,8 @@ const failures = { perSecond: 20, burst: 200 };
 /** Maximum concurrent rechecks of open calls, and the delay before retrying one that failed. */
 const maximumChecks = 16;
 const recheckMilliseconds = 1_000;
+/** Calls of a refused tenant that are ended in one turn of the event loop. */
+const endsAtOnce = 100;
 
 /** Added to the error when the credential is missing or uses another scheme. */
 const howToSend = 'send Authorization: Bearer <access token or API key>, or X-API-Key: <API key>';
@@ -128,10 +132,12 @@ export class Authenticator {
   private readonly watched = new Set<Watched>();
   private readonly watchedIndex = new RevocationIndex<Watched>();
   /**
-   * Open calls to recheck, in order. Limited in concurrency, because losing the listener makes all of them due at once.
+   * Open calls to recheck. Limited in concurrency, because losing the listener makes all of them due at once.
    */
-  private readonly toCheck = new Set<Watched>();
+  private readonly toCheck = new RecheckQueue<Watched>();
   private checking = 0;
+  /** Tenants whose open calls are being ended. */
+  private readonly ending = new Set<string>();
 
   constructor(invoker: Invoker, clock: Clock) {
     this.invoker = invoker;
@@ -171,7 +177,7 @@ export class Authenticator {
 
   private unwatch(watched: Watched): void {
     clearTimeout(watched.timer);
-    this.toCheck.delete(watched);
+    this.toCheck.remove(watched.call.caller.tenantId, watched);
     if (this.watched.delete(watched)) this.watchedIndex.remove(watched.call.caller, watched);
   }
 
@@ -186,14 +192,13 @@ export class Authenticator {
 
   private checkSoon(watched: Watched): void {
     if (!this.watched.has(watched)) return;
-    this.toCheck.add(watched);
-    while (this.checking < maximumChecks && this.toCheck.size > 0) void this.checkNext();
+    this.toCheck.add(watched.call.caller.tenantId, watched);
+    while (this.checking < maximumChecks && !this.toCheck.isEmpty) void this.checkNext();
   }
 
   private async checkNext(): Promise<void> {
     this.checking += 1;
-    for (const watched of this.toCheck) {
-      this.toCheck.delete(watched);
+    for (let watched = this.toCheck.take(); watched; watched = this.toCheck.take()) {
       // A call that cannot be ended must not keep the others open, nor take one of the few checks for ever.
       await this.check(watched).catch((error: unknown) => process.emitWarning(error as Error));
     }
@@ -203,6 +208,7 @@ export class Authenticator {
   private async check(watched: Watched): Promise<void> {
     const { credential, address, use, end } = watched.call;
     let reason: KelletError;
+    let isOfTenant = false;
     try {
       const now = (await this.identify(credential, address, use ?? noUse, false)).caller;
       if (!this.watched.has(watched)) return;
@@ -221,9 +227,36 @@ export class Authenticator {
         return;
       }
       reason = error;
+      // A valid credential of a tenant that is suspended or deleted.
+      isOfTenant = error.code === 'PERMISSION_DENIED';
     }
     this.unwatch(watched);
     end(reason);
+    if (isOfTenant) await this.endTenant(watched.call.caller.tenantId, reason);
+  }
+
+  /**
+   * Ends all open calls of a tenant that is suspended or deleted: there may be thousands of them, and looking each of them up
+   * would take seconds.
+   */
+  private async endTenant(tenantId: string, reason: KelletError): Promise<void> {
+    if (this.ending.has(tenantId)) return;
+    this.ending.add(tenantId);
+    this.toCheck.removeAll(tenantId);
+    let ended = 0;
+    for (const watched of this.watchedIndex.meant(tenantPayload(tenantId))) {
+      // Others have ended it, or its client has.
+      if (!this.watched.has(watched)) continue;
+      this.unwatch(watched);
+      try {
+        watched.call.end(reason);
+      } catch (error) {
+        process.emitWarning(error as Error);
+      }
+      ended += 1;
+      if (ended % endsAtOnce === 0) await setImmediate();
+    }
+    this.ending.delete(tenantId);
   }
 
   /**
