@@ -190,12 +190,16 @@ export async function claimDeliveries(
          WHERE tenant_id = w.tenant_id AND webhook_id = w.webhook_id AND status = 'pending' AND next_at <= now()
          ORDER BY next_at, position LIMIT $2) AS d
        WHERE w.enabled AND w.webhook_id <> ALL($3::uuid[]) AND ${tenantExists('w')} AND NOT ${tenantSuspendedOf('w')}
-       ORDER BY coalesce(running, 0), d.next_at LIMIT $1)
+       ORDER BY coalesce(running, 0), d.next_at LIMIT $1
+     ), free AS (
+       -- Those that others change or delete are left, because these have them in another order.
+       SELECT d.tenant_id, d.webhook_id, d.position, due.url, due.secret
+       FROM due JOIN webhook_deliveries d USING (tenant_id, webhook_id, position)
+       WHERE d.status = 'pending' AND d.next_at <= now() FOR NO KEY UPDATE OF d SKIP LOCKED)
      UPDATE webhook_deliveries a
      SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
-     FROM due WHERE a.tenant_id = due.tenant_id AND a.webhook_id = due.webhook_id AND a.position = due.position
-       AND a.status = 'pending' AND a.next_at <= now()
-     RETURNING a.tenant_id, a.webhook_id, a.delivery_id, a.event, a.attempts, due.url, due.secret`,
+     FROM free WHERE a.tenant_id = free.tenant_id AND a.webhook_id = free.webhook_id AND a.position = free.position
+     RETURNING a.tenant_id, a.webhook_id, a.delivery_id, a.event, a.attempts, free.url, free.secret`,
     [limit, perWebhook, except, busy.tenants, busy.running],
   );
   return rows;
@@ -209,17 +213,18 @@ export async function settleDelivery(
 ): Promise<void> {
   const { tenant_id: tenantId, webhook_id: webhookId, delivery_id: deliveryId, attempts } = claim;
   const status = result.error === '' ? 'delivered' : result.isDead ? 'dead' : 'pending';
+  // The webhook first, as when it is deleted with its deliveries.
   await Promise.all([
+    tx.query(
+      'UPDATE webhooks SET last_error = $3 WHERE tenant_id = $1 AND webhook_id = $2 AND last_error <> $3 AND NOT is_full',
+      [tenantId, webhookId, result.error],
+    ),
     tx.query(
       `UPDATE webhook_deliveries SET status = $3, last_status = $4,
          next_at = CASE WHEN $3 = 'pending' THEN now() + $5 * interval '1 second' END,
          finished_at = CASE WHEN $3 <> 'pending' THEN now() END
        WHERE tenant_id = $1 AND delivery_id = $2 AND attempts = $6 AND status = 'pending'`,
       [tenantId, deliveryId, status, result.lastStatus, retrySeconds(attempts), attempts],
-    ),
-    tx.query(
-      'UPDATE webhooks SET last_error = $3 WHERE tenant_id = $1 AND webhook_id = $2 AND last_error <> $3 AND NOT is_full',
-      [tenantId, webhookId, result.error],
     ),
   ]);
 }
@@ -264,6 +269,11 @@ export async function boundDeliveries(
   { tenant_id: tenantId, webhook_id: webhookId }: WebhookKey,
   finished = maximumFinished,
 ): Promise<void> {
+  // As when it is deleted with its deliveries.
+  await tx.query('SELECT FROM webhooks WHERE tenant_id = $1 AND webhook_id = $2 FOR NO KEY UPDATE', [
+    tenantId,
+    webhookId,
+  ]);
   await tx.query(
     `DELETE FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND status <> 'pending' AND position <= (
        SELECT position FROM (
