@@ -152,7 +152,8 @@ describe('a NATS cluster of three', function () {
     await eventually(() => acknowledged.every((n) => read.has(n)));
     const confirmations = acknowledged.filter((n) => stored.get(n) === confirmationSubject);
     expect(confirmations).not.to.deep.equal([]);
-    await eventually(() => confirmations.every((n) => consumed.has(n)));
+    // What was on its way when a member was killed comes again after 30 s.
+    await eventually(() => confirmations.every((n) => consumed.has(n)), 60_000);
   });
 
   it('is refused over a connection without TLS if the URL asks for TLS', async () => {
