@@ -239,6 +239,19 @@ describe('rules', () => {
       expect(await rules.alarms({ deviceId: device })).to.deep.equal([]);
     });
 
+    it('are tried only on values that a point can have', async () => {
+      const names = (count: number) => Array.from({ length: count }, (_, index) => `k${index}`);
+      const refusal = (given: object) =>
+        refusalOf(rules.rules(method.testRule, { expression: 'true', point: { numericValues: { t: 5 } }, ...given }));
+      const many = { numericValues: Object.fromEntries(names(257).map((name) => [name, 1])) };
+      const long = { stringValues: { digits: '9'.repeat(4097) } };
+      expect(await refusal({ point: many })).to.match(/^INVALID_ARGUMENT point: more than 256 values/);
+      expect(await refusal({ point: long })).to.match(/^INVALID_ARGUMENT point: .*digits.* longer than 4096 bytes/);
+      expect(await refusal({ previous: many })).to.match(/^INVALID_ARGUMENT previous: more than 256 values/);
+      const ofService = { stringValues: { 'kellet.ota.version': '1.0.0' } };
+      expect(await refusal({ point: ofService }), 'points of the service reach rules too').to.equal('OK');
+    });
+
     it('are tried only on devices that the caller may read', async () => {
       const { groupId } = await rules.devices(registry.createDeviceGroup, { name: 'roofs' });
       const inGroup = await rules.makeDevice({ name: 'in the group', groupIds: [groupId] });

@@ -6,7 +6,7 @@ import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import type { ChainedEvent } from '../../platform/audit/audit-event.ts';
 import { type AuditFilters, listEvents } from '../../platform/audit/audit-store.ts';
 import { systemClock } from '../../platform/clock.ts';
-import { notFound } from '../../platform/errors.ts';
+import { KelletError, notFound } from '../../platform/errors.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { allScopes } from '../../platform/scopes.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
@@ -43,12 +43,14 @@ describe('the audit log of the gateway', function () {
       registry.register(AuthService, {
         deleteUser: async () => Promise.reject(notFound('user')),
         createUser: async () => ({ userId: 'u7' }),
+        updateUser: async () => Promise.reject(new KelletError('CANCELLED', 'the caller has disconnected')),
       });
     });
     const scopes = [...allScopes];
     const common = { valid: true, tenantId: 'acme', scopes, kind: Kind.user, rateLimitPerMinute: 100_000 };
     server.tokens.set('all', { ...common, userId: 'u9', name: 'ann@acme.test' });
     server.tokens.set('key', { ...common, kind: Kind.service, userId: '', keyId: 'k9', name: 'importer' });
+    server.tokens.set('flooding', { ...common, tenantId: 'flooded', userId: 'u10' });
     server.tokens.set('nothing', { ...common, userId: 'u6', scopes: [] });
     server.tokens.set('reader', { ...common, userId: 'u8', scopes: scopes.filter((scope) => /:read$/.test(scope)) });
   });
@@ -142,6 +144,18 @@ describe('the audit log of the gateway', function () {
     expect(JSON.stringify(event)).not.to.contain('hidden');
     await send('DELETE', 'auth/users/u5', 'key');
     await eventually(async () => (await events('acme', { actor: 'k9', result: 'NOT_FOUND' })).length === 1);
+  });
+
+  it('has changes whose outcome is unknown, also while refused attempts are left out because there are too many', async () => {
+    for (let sent = 0; sent < 1200; sent += 100)
+      await Promise.all(
+        Array.from({ length: 100 }, async () => (await send('DELETE', 'auth/users/u5', 'flooding')).arrayBuffer()),
+      );
+    await (await send('PATCH', 'auth/users/u5', 'flooding')).arrayBuffer();
+    const made = () => events('flooded', { result: 'CANCELLED' });
+    await eventually(async () => (await made()).length === 1);
+    expect((await made())[0]!.action).to.equal('AuthService/UpdateUser');
+    expect((await events('flooded', { result: 'NOT_FOUND' })).length).to.be.below(2001);
   });
 
   it('has no reads, telemetry or routine calls of devices, but calls that devices must not make', async () => {

@@ -209,6 +209,34 @@ describe('expressions', () => {
     }
   });
 
+  it('take bounded time for texts that are long to convert, search and join', () => {
+    const texts = new Map([
+      ['digits', '9'.repeat(4096)],
+      ['text', 'a'.repeat(4096)],
+      ['part', `${'a'.repeat(512)}b${'a'.repeat(1536)}`],
+      ...Array.from({ length: 253 }, (_, index): [string, string] => [`k${index}`, 'x']),
+    ]);
+    const full = { ...bindings, string: texts };
+    const all = (given: string, condition: string, times: number): string =>
+      `${given}.exists(x, string.exists(k, ${Array(times).fill(condition).join(' || ')}))`;
+    const long = `[string.digits]${'.map(x, x + x)'.repeat(6)}`;
+    for (const text of [
+      all('[string.digits]', 'int(x) == 1', 40),
+      all(long, 'int(x) == 1', 40),
+      all(long, 'uint(x) == 1u', 40),
+      all(long, 'double(x) == 1.0', 40),
+      all(long, 'timestamp(x) == timestamp', 20),
+      all('[string.text]', 'x.contains(string.part)', 12),
+      all(`[bytes(string.text)]${'.map(x, x + x)'.repeat(5)}`, '[x + x].size() == 3', 6),
+      all('["x"]', 'int(x) == 1', 40),
+    ]) {
+      expect(errorsOf(text), text).to.deep.equal([]);
+      const started = performance.now();
+      expect(evaluate(text, full), text).not.to.equal(true);
+      expect(performance.now() - started, text).to.be.below(1000);
+    }
+  });
+
   it('admit no pattern that takes much memory', () => {
     const classes = '\\\\pL'.repeat(100);
     for (const pattern of [

@@ -6,6 +6,7 @@ import type { TelemetryPoint } from '@kellet/proto/es/kellet/v1/common_pb';
 import { invalidArgument } from '../../platform/errors.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { parseTimestamp, toNanoseconds } from '../../telemetry/points/timestamp.ts';
+import { nameProblem, valueViolation } from '../../telemetry/points/validate.ts';
 import type { Bindings } from '../cel/cel-expression.ts';
 
 /** A point as rules see it. */
@@ -62,12 +63,17 @@ export interface StoredPayload {
   readonly string_values: Readonly<Record<string, string>>;
 }
 
-/** Reads a point of a request; one without a timestamp is of `now`. Throws INVALID_ARGUMENT naming the field. */
+/**
+ * Reads a point of a request; one without a timestamp is of `now`. Throws INVALID_ARGUMENT naming the field, also for values
+ * that no stored point has: the cost of expressions is estimated for those.
+ */
 export function givenPoint(field: string, point: TelemetryPoint, now: Date): RulePoint {
   const time = parseTimestamp(point.timestamp || now.toISOString());
   if (!time || time.seconds < 0) {
     throw invalidArgument(`${field}.timestamp is not RFC 3339 since 1970, such as 2026-01-31T12:00:00Z`);
   }
+  const violation = valueViolation(point, nameProblem);
+  if (violation) throw invalidArgument(`${field}: ${violation}`);
   return {
     time: toNanoseconds(time),
     numeric: new Map(Object.entries(point.numericValues)),

@@ -98,18 +98,22 @@ export function mayWrite(caller: Pick<Caller, 'kind' | 'deviceId'>, device: Tele
   return device.deviceId === caller.deviceId || device.gatewayDeviceId === caller.deviceId;
 }
 
-function valueViolation(point: PointValues): string | undefined {
+/**
+ * Returns why a point may not have these values, or undefined. `ofName` says the same of a name: points of the service have
+ * names that devices may not use.
+ */
+export function valueViolation(point: PointValues, ofName = nameViolation): string | undefined {
   const numericNames = Object.keys(point.numericValues);
   const textNames = Object.keys(point.stringValues);
   if (numericNames.length + textNames.length > pointLimits.keys) return `more than ${pointLimits.keys} values`;
   for (const name of numericNames) {
-    const violation = nameViolation(name);
+    const violation = ofName(name);
     if (violation) return violation;
     if (!Number.isFinite(point.numericValues[name]))
       return `${valuePath('numeric_values', name)} is not a finite number`;
   }
   for (const name of textNames) {
-    const violation = nameViolation(name);
+    const violation = ofName(name);
     if (violation) return violation;
     const problem = textProblem(point.stringValues[name]!, pointLimits.textBytes);
     if (problem) return `${valuePath('string_values', name)} ${problem}`;
@@ -122,9 +126,12 @@ const valuePath = (field: string, name: string): string => `${field}[${JSON.stri
 /** Keys that begin with this are the service's own (docs/decisions/0037). */
 const reservedPrefix = 'kellet.';
 
-/** Returns why a point may not have a value of this name, or undefined. */
-export function nameViolation(name: string): string | undefined {
-  if (name.startsWith(reservedPrefix)) return `keys that begin with ${reservedPrefix} are reserved`;
+/** Returns why a device may not send a value of this name, or undefined. */
+export const nameViolation = (name: string): string | undefined =>
+  name.startsWith(reservedPrefix) ? `keys that begin with ${reservedPrefix} are reserved` : nameProblem(name);
+
+/** Returns why no point may have a value of this name, or undefined. */
+export function nameProblem(name: string): string | undefined {
   if (plainName.test(name)) return undefined;
   const problem = name === '' ? 'is empty' : textProblem(name, pointLimits.keyBytes);
   return problem && `a key ${problem}`;
