@@ -10,7 +10,7 @@ const maxJoinedBytes = 16_384;
 /** Up to this length the engine's own search takes linear time: its tables are for the last 250 characters. */
 const plainSearch = 200;
 
-const { BOOL, BYTES, STRING } = CelScalar;
+const { BOOL, BYTES, INT, STRING } = CelScalar;
 const library = [...celEnv().funcs];
 
 /** The functions, which replace those of the library. */
@@ -19,6 +19,10 @@ export const boundedFunctions: readonly CelFunc[] = [
   celFunc('_+_', [BYTES, BYTES], BYTES, joinBytes),
   celMethod('contains', STRING, [STRING], BOOL, function (text) {
     return containsText(this, text);
+  }),
+  celFunc('size', [STRING], INT, characters),
+  celMethod('size', STRING, [], INT, function () {
+    return characters(this);
   }),
 ];
 
@@ -40,6 +44,13 @@ function joinBytes(one: Uint8Array, other: Uint8Array): Uint8Array {
   joined.set(one);
   joined.set(other, one.length);
   return joined;
+}
+
+/** Returns the number of characters of a text. The library makes a list of them. */
+function characters(text: string): bigint {
+  let count = 0;
+  for (let index = 0; index < text.length; index += text.codePointAt(index)! > 0xffff ? 2 : 1) count += 1;
+  return BigInt(count);
 }
 
 /** As String.prototype.includes, which takes the product of both lengths for some long parts; this takes their sum. */

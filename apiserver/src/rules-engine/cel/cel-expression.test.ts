@@ -58,6 +58,9 @@ describe('expressions', () => {
     'numeric.exists(k, numeric[k] > 31)': true,
     'numeric.all(k, numeric[k] > 0)': true,
     'numeric.map(k, numeric[k]).size() == 3': true,
+    '"a😀é".size() == 3 && size("a😀é") == 3 && "".size() == 0': true,
+    'int("-12") == -12 && uint("12") == 12u && double("1.5") == 1.5': true,
+    'b"ab" + b"c" == b"abc"': true,
     'numeric.filter(k, numeric[k] > 2).size() == 2': true,
     'device.tags.exists(k, k + ":" + device.tags[k] == "site:north")': true,
     'string.map(k, string[k]).exists(v, v + "!" == "on!")': true,
@@ -227,6 +230,7 @@ describe('expressions', () => {
       all(long, 'double(x) == 1.0', 40),
       all(long, 'timestamp(x) == timestamp', 20),
       all('[string.text]', 'x.contains(string.part)', 12),
+      all('[string.text]', 'x.size() == 3', 12),
       all(`[bytes(string.text)]${'.map(x, x + x)'.repeat(5)}`, '[x + x].size() == 3', 6),
       all('["x"]', 'int(x) == 1', 40),
     ]) {
