@@ -41,6 +41,19 @@ describe('WorkQueue', () => {
     expect([await queue.get(), await queue.get()]).to.deep.equal(['quiet/c', 'loud/3']);
   });
 
+  it('hands out keys of other namespaces although some are added again all the time', async () => {
+    const { queue } = makeQueue();
+    const handedOut: (string | undefined)[] = [];
+    for (const key of ['quiet/a', 'quiet/b', 'quiet/c', 'loud/a']) queue.add(key);
+    for (let index = 0; index < 6; index += 1) {
+      const key = (await queue.get())!;
+      handedOut.push(key);
+      if (key === 'loud/a') queue.add(key);
+      queue.done(key);
+    }
+    expect(handedOut).to.deep.equal(['quiet/a', 'loud/a', 'quiet/b', 'loud/a', 'quiet/c', 'loud/a']);
+  });
+
   it('hands a key to one worker at a time, and again if it was added in the meantime', async () => {
     const { queue } = makeQueue();
     queue.add('a');
