@@ -38,7 +38,7 @@ describe('WorkQueue', () => {
     expect(first).to.deep.equal(['loud/0', 'quiet/a', 'other/a', 'loud/1', 'quiet/b', 'loud/2']);
     expect(queue.length).to.equal(997);
     queue.add('quiet/c');
-    expect([await queue.get(), await queue.get()]).to.deep.equal(['quiet/c', 'loud/3']);
+    expect([await queue.get(), await queue.get(), await queue.get()]).to.deep.equal(['loud/3', 'quiet/c', 'loud/4']);
   });
 
   it('hands out keys of other namespaces although some are added again all the time', async () => {
