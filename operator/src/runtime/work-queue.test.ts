@@ -38,7 +38,20 @@ describe('WorkQueue', () => {
     expect(first).to.deep.equal(['loud/0', 'quiet/a', 'other/a', 'loud/1', 'quiet/b', 'loud/2']);
     expect(queue.length).to.equal(997);
     queue.add('quiet/c');
-    expect([await queue.get(), await queue.get()]).to.deep.equal(['quiet/c', 'loud/3']);
+    expect([await queue.get(), await queue.get(), await queue.get()]).to.deep.equal(['loud/3', 'quiet/c', 'loud/4']);
+  });
+
+  it('hands out keys of other namespaces although some are added again all the time', async () => {
+    const { queue } = makeQueue();
+    const handedOut: (string | undefined)[] = [];
+    for (const key of ['quiet/a', 'quiet/b', 'quiet/c', 'loud/a']) queue.add(key);
+    for (let index = 0; index < 6; index += 1) {
+      const key = (await queue.get())!;
+      handedOut.push(key);
+      if (key === 'loud/a') queue.add(key);
+      queue.done(key);
+    }
+    expect(handedOut).to.deep.equal(['quiet/a', 'loud/a', 'quiet/b', 'loud/a', 'quiet/c', 'loud/a']);
   });
 
   it('hands a key to one worker at a time, and again if it was added in the meantime', async () => {

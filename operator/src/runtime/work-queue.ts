@@ -153,7 +153,9 @@ export class WorkQueue {
     const [namespace, line] = turn.value!;
     const key = line.next.next().value as string;
     line.keys.delete(key);
-    if (line.keys.size === 0) this.lines.delete(namespace);
+    this.lines.delete(namespace);
+    // Behind the others, like one that comes again: the round would not end while one does.
+    if (line.keys.size > 0) this.lines.set(namespace, line);
     this.queued -= 1;
     const now = clock.monotonic();
     metrics.queueSeconds.observe({ name }, (now - (this.dirty.get(key) ?? now)) / 1000);

@@ -15,6 +15,18 @@ describe('calls to be checked again', () => {
     expect(queue.isEmpty).to.equal(true);
   });
 
+  it('do not keep those of others waiting although they come again all the time', () => {
+    const queue = new RecheckQueue<string>();
+    for (const item of ['a1', 'a2', 'a3', 'b1']) queue.add(item[0]!, item);
+    const taken: (string | undefined)[] = [];
+    for (let index = 0; index < 6; index += 1) {
+      const item = queue.take();
+      taken.push(item);
+      if (item === 'b1') queue.add('b', item);
+    }
+    expect(taken).to.deep.equal(['a1', 'b1', 'a2', 'b1', 'a3', 'b1']);
+  });
+
   it('may leave before their turn, and come again', () => {
     const queue = new RecheckQueue<string>();
     for (const item of ['a1', 'a2', 'b1']) queue.add(item[0]!, item);

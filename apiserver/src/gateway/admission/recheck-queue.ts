@@ -50,7 +50,9 @@ export class RecheckQueue<Item> {
     const [tenantId, line] = turn.value;
     const item = line.next.next().value as Item;
     line.waiting.delete(item);
-    if (line.waiting.size === 0) this.lines.delete(tenantId);
+    this.lines.delete(tenantId);
+    // Behind the others, like one that comes again: the round would not end while one does.
+    if (line.waiting.size > 0) this.lines.set(tenantId, line);
     return item;
   }
 }
