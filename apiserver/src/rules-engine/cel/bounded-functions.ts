@@ -1,5 +1,5 @@
 // Functions of expressions that would take far longer for long texts than the steps that they are estimated at.
-import { celEnv, celFunc, type CelFunc, celMethod, CelScalar, isCelError } from '@bufbuild/cel';
+import { celEnv, type CelFunc, celFunc, celMethod, CelScalar, isCelError } from '@bufbuild/cel';
 
 /** Longest text that is converted to a number or a time; the library has the same limit for durations. */
 const maxConverted = 128;
