@@ -260,20 +260,23 @@ export async function lockDevices(
   return new Map(rows.map((row) => [row.device_id, row]));
 }
 
+/** Returns a function that counts the devices of a gateway, which is named in this column, up to `most`. */
+const countOfGateway =
+  (column: 'gateway_device_id' | 'created_by_gateway_id') =>
+  async (tx: Transaction, tenantId: string, gatewayDeviceId: string, most: number): Promise<number> => {
+    const { rows } = await tx.query<{ devices: number }>(
+      `SELECT count(*)::int4 AS devices FROM (
+         SELECT FROM devices WHERE tenant_id = $1 AND ${column} = $2 AND deleted_at IS NULL LIMIT $3) AS c`,
+      [tenantId, gatewayDeviceId, most],
+    );
+    return rows[0]!.devices;
+  };
+
 /** Returns the number of children of a gateway, up to `most`. */
-export async function countChildren(
-  tx: Transaction,
-  tenantId: string,
-  gatewayDeviceId: string,
-  most: number,
-): Promise<number> {
-  const { rows } = await tx.query<{ children: number }>(
-    `SELECT count(*)::int4 AS children FROM (
-       SELECT FROM devices WHERE tenant_id = $1 AND gateway_device_id = $2 AND deleted_at IS NULL LIMIT $3) AS c`,
-    [tenantId, gatewayDeviceId, most],
-  );
-  return rows[0]!.children;
-}
+export const countChildren = countOfGateway('gateway_device_id');
+
+/** Returns how many devices the gateway has created that are not deleted, at most `most`. */
+export const countCreatedBy = countOfGateway('created_by_gateway_id');
 
 /** Returns how many children each of the gateways has, counted in order of their ids until there are `most` in all. */
 export async function countChildrenInOrder(
@@ -290,21 +293,6 @@ export async function countChildrenInOrder(
     [tenantId, gatewayDeviceIds, most],
   );
   return new Map(rows.map((row) => [row.gateway_device_id, row.children]));
-}
-
-/** Returns how many devices the gateway has created that are not deleted, at most `most`. */
-export async function countCreatedBy(
-  tx: Transaction,
-  tenantId: string,
-  gatewayDeviceId: string,
-  most: number,
-): Promise<number> {
-  const { rows } = await tx.query<{ created: number }>(
-    `SELECT count(*)::int4 AS created FROM (
-       SELECT FROM devices WHERE tenant_id = $1 AND created_by_gateway_id = $2 AND deleted_at IS NULL LIMIT $3) AS c`,
-    [tenantId, gatewayDeviceId, most],
-  );
-  return rows[0]!.created;
 }
 
 /** Returns those of the devices that are children of the gateway. */
