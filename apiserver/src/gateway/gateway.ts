@@ -3,7 +3,6 @@ import type { TLSSocket } from 'node:tls';
 import type { DescService } from '@bufbuild/protobuf';
 import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import type { Platform } from '../config/module.ts';
-import { addressList, isListed } from '../platform/addresses/address-ranges.ts';
 import { sleep } from '../platform/clock.ts';
 import { addHealth } from '../platform/grpc/grpc-health.ts';
 import type { GrpcPort } from '../platform/grpc/grpc-port.ts';
@@ -12,8 +11,7 @@ import type { TlsFiles } from '../platform/tls/tls-files.ts';
 import { createTlsListener } from '../platform/tls/tls-listener.ts';
 import { Admission, type IsGatewayOf, type IsVisible } from './admission/admission-steps.ts';
 import { Authenticator } from './admission/authenticate.ts';
-import { plainAddress } from './admission/authorize.ts';
-import { type AddressOf, clientAddresses, listOf } from './admission/client-address.ts';
+import { type AddressOf, clientAddresses, listOf, trustedProxies } from './admission/client-address.ts';
 import { connectionProofs, type ProofOf } from './admission/connection-proof.ts';
 import { createGrpcPort } from './grpc/grpc.ts';
 import { addReflection } from './grpc/grpc-reflection.ts';
@@ -114,7 +112,6 @@ export class Gateway {
     const services = options.services ?? publicServices;
     this.routes = new RouteTable(services);
     const trusted = listOf(config.trustedProxies);
-    const proxies = addressList(trusted);
     this.addressOf = clientAddresses(trusted, (peer) =>
       logger.warn(
         { peer },
@@ -173,7 +170,7 @@ export class Gateway {
     }
     this.grpcPort = createGrpcPort({
       ...{ ...shared, services, limits: { connections } },
-      isProxy: (peer) => isListed(proxies, plainAddress(peer)),
+      isProxy: trustedProxies(trusted),
       tls: config.grpcTls ? tls : undefined,
     });
     const { health, isServing = () => Promise.resolve(true), servedElsewhere } = options;

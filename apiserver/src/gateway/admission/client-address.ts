@@ -11,6 +11,12 @@ export type AddressOf = (peer: string, header: (name: string) => string | undefi
 export const addressOfRequest = (addressOf: AddressOf, request: IncomingMessage): string =>
   addressOf(request.socket.remoteAddress ?? '', (name) => request.headers[name] as string | undefined);
 
+/** Returns whether a peer is a proxy, given the addresses or CIDR ranges of those that are trusted (KELLET_TRUSTED_PROXIES). */
+export function trustedProxies(trusted: readonly string[]): (peer: string) => boolean {
+  const proxies = addressList(trusted);
+  return (peer) => isListed(proxies, plainAddress(peer));
+}
+
 /**
  * Returns a resolver of client addresses. `trusted` holds addresses or CIDR ranges of proxies (KELLET_TRUSTED_PROXIES).
  * Walks the addresses in `X-Forwarded-For`, or else in `Forwarded` (RFC 7239), from nearest to farthest: the first one
@@ -27,10 +33,10 @@ export function clientAddresses(trusted: readonly string[], untrusted?: (peer: s
     }
     return address;
   };
-  const proxies = addressList(trusted);
+  const isProxy = trustedProxies(trusted);
   return (peer, header) => {
     let address = plainAddress(peer);
-    if (trusted.length === 0 || !isListed(proxies, address)) return notBelieved(address, header);
+    if (!isProxy(address)) return notBelieved(address, header);
     const forwardedFor = header('x-forwarded-for');
     const hops = forwardedFor === undefined ? forwardedHops(header('forwarded') ?? '') : forwardedFor.split(',');
     for (const hop of hops.toReversed()) {
@@ -38,7 +44,7 @@ export function clientAddresses(trusted: readonly string[], untrusted?: (peer: s
       // The proxy hides the client, or the hop is not an address: the last known address is used.
       if (next === undefined) return address;
       address = next;
-      if (!isListed(proxies, address)) return address;
+      if (!isProxy(address)) return address;
     }
     return address;
   };

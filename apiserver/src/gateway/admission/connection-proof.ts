@@ -4,8 +4,7 @@ import { hash } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { TLSSocket } from 'node:tls';
 import type { DeviceProof } from '../../auth/credentials/device-proof.ts';
-import { addressList, isListed } from '../../platform/addresses/address-ranges.ts';
-import { plainAddress } from './authorize.ts';
+import { trustedProxies } from './client-address.ts';
 
 /** Returns what a connection proves, given its socket and the headers of the request by lower-case name. */
 export type ProofOf = (socket: unknown, header: (name: string) => string | undefined) => DeviceProof | undefined;
@@ -33,10 +32,10 @@ export function certificateOfPeer(socket: unknown): DeviceProof | undefined {
  */
 export function connectionProofs(headerName: string, trusted: readonly string[]): ProofOf {
   const name = headerName.toLowerCase();
-  const proxies = addressList(trusted);
+  const isProxy = trustedProxies(trusted);
   return (socket, header) => {
     const remoteAddress = (socket as { remoteAddress?: string } | undefined)?.remoteAddress ?? '';
-    if (name === '' || !isListed(proxies, plainAddress(remoteAddress))) return certificateOfPeer(socket);
+    if (name === '' || !isProxy(remoteAddress)) return certificateOfPeer(socket);
     const text = header(name);
     return text === undefined ? undefined : certificateOfHeader(name, text);
   };

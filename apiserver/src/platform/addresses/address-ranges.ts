@@ -24,11 +24,9 @@ export function checkAllowlist(field: string, ranges: readonly string[]): void {
  */
 export function isAllowed(address: string, ranges: readonly string[]): boolean {
   if (ranges.length === 0) return true;
-  const family = isIP(address);
-  if (family === 0) return false;
   let list = lists.get(ranges);
   if (!list) lists.set(ranges, (list = addressList(ranges)));
-  return list.check(address, family === 4 ? 'ipv4' : 'ipv6');
+  return isListed(list, address);
 }
 
 /** By the array that a remembered caller keeps, which is not changed. */
