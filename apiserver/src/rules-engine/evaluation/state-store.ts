@@ -5,6 +5,7 @@ import { alarmColumns, type AlarmRow } from '../../device-registry/alarms/alarm-
 import { ruleEvaluationLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { deleteOfDevices } from '../../platform/database/delete-of-devices.ts';
 import type { StoredPayload } from './bindings.ts';
 
 /** Rows of points per transaction; each has at most 500 points. */
@@ -219,16 +220,7 @@ export async function deleteStatesOf(
   deviceIds: readonly string[],
   limit: number,
 ): Promise<number> {
-  const given = 'unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id)';
-  const points = await tx.query(
-    `DELETE FROM rule_last_points WHERE ctid = ANY (ARRAY (
-       SELECT l.ctid FROM rule_last_points l JOIN ${given} USING (tenant_id, device_id) LIMIT $3))`,
-    [tenantIds, deviceIds, limit],
-  );
-  const states = await tx.query(
-    `DELETE FROM rule_states WHERE ctid = ANY (ARRAY (
-       SELECT l.ctid FROM rule_states l JOIN ${given} USING (tenant_id, device_id) LIMIT $3))`,
-    [tenantIds, deviceIds, limit],
-  );
-  return Math.max(points.rowCount ?? 0, states.rowCount ?? 0);
+  const points = await deleteOfDevices(tx, 'rule_last_points', tenantIds, deviceIds, limit);
+  const states = await deleteOfDevices(tx, 'rule_states', tenantIds, deviceIds, limit);
+  return Math.max(points, states);
 }

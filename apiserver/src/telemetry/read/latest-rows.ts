@@ -3,6 +3,7 @@
 import { createHash } from 'node:crypto';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { deleteOfDevices } from '../../platform/database/delete-of-devices.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
 import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import { parsePayload } from '../points/payload.ts';
@@ -241,17 +242,9 @@ function namesOf({ names, payload }: StoredPoint): string {
 }
 
 /** Deletes up to `limit` rows of deleted devices, and returns their number. */
-export async function deleteLatestOf(
+export const deleteLatestOf = (
   tx: Transaction,
   tenantIds: readonly string[],
   deviceIds: readonly string[],
   limit: number,
-): Promise<number> {
-  const { rowCount } = await tx.query(
-    `DELETE FROM telemetry_latest WHERE ctid = ANY (ARRAY (
-       SELECT l.ctid FROM telemetry_latest l
-         JOIN unnest($1::text[], $2::uuid[]) AS g (tenant_id, device_id) USING (tenant_id, device_id) LIMIT $3))`,
-    [tenantIds, deviceIds, limit],
-  );
-  return rowCount ?? 0;
-}
+): Promise<number> => deleteOfDevices(tx, 'telemetry_latest', tenantIds, deviceIds, limit);
