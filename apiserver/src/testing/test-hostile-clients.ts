@@ -16,6 +16,9 @@ export interface Attack {
   /** `grpc`: concurrent calls per connection, and the bytes that each sends over and over without ending the request. */
   readonly calls?: number;
   readonly body?: string;
+  /** `grpc`: the credential, and how the messages are compressed. */
+  readonly key?: string;
+  readonly encoding?: string;
   /** `publish`: what each connection begins with, instead of `request`, in base64; `body` follows over and over. */
   readonly requests?: readonly string[];
   /** `flood /ws`: bytes of each message. */
@@ -44,7 +47,7 @@ function frame(text: string): Buffer {
 }
 
 /** Opens HTTP/2 connections that never read a response, each with many unfinished calls. */
-function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): void {
+function runGrpc({ port, connections, request, calls = 1, body = '', key, encoding }: Attack): void {
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
   const bytes = Buffer.from(body, 'base64');
@@ -59,7 +62,11 @@ function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): 
       opened += 1;
       for (let index = 0; index < calls; index += 1) {
         const headers = { ':method': 'POST', ':path': request, 'content-type': 'application/grpc', te: 'trailers' };
-        const stream = session.request(headers);
+        const stream = session.request({
+          ...headers,
+          ...(key !== undefined && { 'x-api-key': key }),
+          ...(encoding !== undefined && { 'grpc-encoding': encoding }),
+        });
         stream.on('error', () => undefined).pause();
         const send = (): void => {
           sentBytes += bytes.length;
