@@ -76,6 +76,8 @@ export const replaced: Readonly<Record<string, Readonly<Record<string, string>>>
   tenants: {
     ...{ deleted_at: 'NULL', purge_at: 'NULL', purge_started_at: 'NULL', purged_at: 'NULL' },
     restored_resource_uid: `''`,
+    // Of the other cluster.
+    namespace_confirmed: 'false',
   },
 };
 
