@@ -144,6 +144,36 @@ describe('the admission of gRPC calls', () => {
         expect((await counted(method, code)) - before).to.equal(1);
       }
 
+      it('refuses further streams of the users of a tenant that have a thousand, until one of them has ended', async () => {
+        const { token } = caller({ rateLimitPerMinute: 100_000 });
+        const clients = [0, 1].map(() => connect(`http://${server.grpc}`));
+        const streams: Call[] = [];
+        for (let count = 0; count < 20; count += 1) {
+          const some = Array.from({ length: 50 }, () => open('Bidirectional', token, {}, clients[count % 2]));
+          for (const { stream } of some) stream.write(piece('a'));
+          await eventually(() => some.every(({ messages }) => messages().length === 1));
+          streams.push(...some);
+        }
+        const refused = await open('Bidirectional', token).end;
+        expect(refused).to.include({ 'grpc-status': String(codes.RESOURCE_EXHAUSTED.grpc) });
+        expect(decodeURIComponent(refused['grpc-message']!)).to.contain('at most 1000 streams may be open');
+        // Other calls, and other tenants, are not concerned.
+        for (const [method, by] of [
+          ['Unary', token],
+          ['Bidirectional', caller().token],
+        ] as const) {
+          const call = open(method, by);
+          call.stream.end(piece('a'));
+          expect(await call.end, method).to.include({ 'grpc-status': '0' });
+        }
+        streams[0]!.stream.end();
+        await streams[0]!.end;
+        const next = open('Bidirectional', token);
+        next.stream.end(piece('a'));
+        expect(await next.end).to.include({ 'grpc-status': '0' });
+        for (const client of clients) client.destroy();
+      });
+
       for (const method of kinds) {
         it(`${method}: rejects the oldest unfinished messages of a tenant beyond 64 MiB, and no one else's`, async () => {
           const mebibytes = Buffer.alloc(4 * 1024 * 1024);

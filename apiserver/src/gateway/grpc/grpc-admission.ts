@@ -25,6 +25,7 @@ import type { CallMetrics } from '../observability/call-metrics.ts';
 import { endCall, traceCall } from '../observability/call-trace.ts';
 import { accessOf } from '../transcoding/routes.ts';
 import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
+import { OpenStreams } from './open-streams.ts';
 import {
   acceptedEncodings,
   discardRequest,
@@ -167,6 +168,7 @@ export class GrpcAdmission {
   private readonly methods: ReadonlyMap<string, AdmittedMethod>;
   /** Running calls by their metadata, the only object that interceptors and handlers share. */
   private readonly calls = new WeakMap<Metadata, RunningCall>();
+  private readonly streams = new OpenStreams();
 
   constructor(parts: GrpcAdmissionParts) {
     this.parts = parts;
@@ -226,7 +228,11 @@ export class GrpcAdmission {
       const opened = (running = new RunningCall(this.parts, admitted, metadata, call));
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
-        opened.admit().then(
+        const isStream = admitted.method.methodKind !== 'unary' && !isOpen;
+        const entering = opened.admit().then(() => {
+          if (isStream) opened.whenOver(this.streams.enter(opened.caller));
+        });
+        entering.then(
           // Calls cancelled in the meantime stop here.
           () => {
             isAdmitted = true;
