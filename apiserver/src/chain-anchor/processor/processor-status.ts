@@ -44,7 +44,7 @@ export interface KnownStatus {
 
 /**
  * ignore: nothing new. note: store the status. prove: verify the block it names. withdraw: its block is no longer on
- * the chain.
+ * the chain, if the headers agree.
  */
 export type Judgement = 'ignore' | 'note' | 'prove' | 'withdraw';
 
