@@ -66,6 +66,12 @@ describe('the proof of a rollout', () => {
     const [page] = structuredClone(sound);
     const empty = { ...page, results: [], batches: [], block_header_chain: [], next_page_token: '' };
     expect(verify([empty]).verdict).to.equal('incomplete');
+    // With genuine headers, and batches of others, it still says nothing.
+    const { block_header_chain, batches } = sound.at(-1)!;
+    for (const shown of [{ block_header_chain }, { block_header_chain, batches }]) {
+      const verdict = verify([{ ...empty, ...shown }], [checkpointOf(sound.at(-1)!, 1)]);
+      expect(verdict).to.include({ verdict: 'incomplete', reason: 'no device has reported a result' });
+    }
   });
 
   it('accepts headers below those of the pages before', () => {

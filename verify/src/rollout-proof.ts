@@ -138,8 +138,9 @@ export class RolloutVerifier {
     }
     if (this.last !== '') return is('malformed', 'the last page is missing: the file was cut off');
     if (pending > 0) return is('incomplete', `${pending} of ${results} results are not anchored yet`);
-    if (pin !== undefined) return { verdict: 'proven', ...summary };
+    // Headers alone prove nothing about a rollout.
     if (results === 0) return is('incomplete', 'no device has reported a result');
+    if (pin !== undefined) return { verdict: 'proven', ...summary };
     const reason = 'proof of work alone does not identify the chain';
     return is('mined', `no trusted block among the headers from block ${this.highest} on; ${reason}`);
   }
