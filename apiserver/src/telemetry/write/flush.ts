@@ -7,6 +7,7 @@ import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
 import { type Batch, batchRoot, type ChainSegment, type Placement, treeLeaves } from './batches.ts';
 import type { RuleFeedPart } from './rule-feed.ts';
+import { nameOfKey } from './taken-keys.ts';
 import { WireBuffer } from './wire-buffer.ts';
 
 /** The response to a request with an Idempotency-Key, stored with its points. */
@@ -49,7 +50,7 @@ export function encodeFlush(content: FlushContent): WireBuffer {
     `SELECT telemetry_fence('${content.writerId}', ${content.epoch}, ${content.number})`,
     ...chainStatements(placement),
     ...batchStatements(content.writerId, placement),
-    ...content.idempotency.map(idempotencyStatement),
+    ...content.idempotency.toSorted(byKey).map(idempotencyStatement),
     ...ruleFeedStatements(content.ruleFeed),
     ...resultStatements(points, placement),
   ];
@@ -222,6 +223,9 @@ function chainStatements(placement: Placement): string[] {
        )})`,
   ];
 }
+
+/** Processes insert keys in the same order: a flush waits for one of another process that has the same key. */
+const byKey = (one: IdempotencyRow, other: IdempotencyRow): number => (nameOfKey(one) < nameOfKey(other) ? -1 : 1);
 
 function idempotencyStatement(row: IdempotencyRow): string {
   const values = [row.tenantId, row.credentialHash, row.idempotencyKey, row.requestHash, row.response];
