@@ -47,7 +47,7 @@ import { enrollmentHandlers } from './sign-in/enrollment.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
 import { type FirstStep, SecondStep } from './sign-in/second-step.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
-import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
+import { deleteExpired, deleteRevoked, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
 import { SignInEvents } from './sign-in/sign-in-events.ts';
 import { endSessionsOf } from './sso/backchannel-logout.ts';
@@ -64,6 +64,8 @@ const sweepMilliseconds = 3600_000;
 const certificateDays = 30;
 const certificatesAtOnce = 1000;
 const sessionsAtOnce = 500;
+/** How long a session that was ended is kept: longer than its access tokens are valid. */
+const endedMilliseconds = 3_600_000;
 const keysAtOnce = 1000;
 
 /** The parts of the Kubernetes API that auth uses. */
@@ -212,6 +214,8 @@ export function createAuth(
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
     await repeatWhileFull(sessionsAtOnce, signal, (limit) => database.system((tx) => deleteExpired(tx, before, limit)));
+    const ended = new Date(clock.now() - endedMilliseconds);
+    await repeatWhileFull(sessionsAtOnce, signal, (limit) => database.system((tx) => deleteRevoked(tx, ended, limit)));
     await repeatWhileFull(keysAtOnce, signal, (limit) => database.system((tx) => deleteEndedKeys(tx, before, limit)));
     await database.system((tx) => deleteExpiredPending(tx, before));
     await database.system((tx) => deleteExpiredReturns(tx, before));

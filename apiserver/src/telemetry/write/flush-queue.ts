@@ -3,7 +3,7 @@
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { halve, type Part } from './append.ts';
-import { isKeyTaken } from './taken-keys.ts';
+import { isKeyTaken } from './idempotency-keys.ts';
 
 /** Parts that are flushed together. */
 export interface FlushGroup {

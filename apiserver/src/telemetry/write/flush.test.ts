@@ -1,6 +1,7 @@
 import { expect } from 'chai';
 import { OpenBatches } from './batches.ts';
-import { encodeFlush, type IdempotencyRow } from './flush.ts';
+import { encodeFlush } from './flush.ts';
+import type { IdempotencyRow } from './idempotency-keys.ts';
 
 describe('the Idempotency-Keys of a flush', () => {
   const row = (tenantId: string, credentialHash: string, idempotencyKey: string): IdempotencyRow => ({

@@ -6,18 +6,9 @@ import { pointColumns, rowOffsets, writeUint32, writeUuid } from '../points/poin
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
 import { type Batch, batchRoot, type ChainSegment, type Placement, treeLeaves } from './batches.ts';
+import { type IdempotencyRow, nameOfKey } from './idempotency-keys.ts';
 import type { RuleFeedPart } from './rule-feed.ts';
-import { nameOfKey } from './taken-keys.ts';
 import { WireBuffer } from './wire-buffer.ts';
-
-/** The response to a request with an Idempotency-Key, stored with its points. */
-export interface IdempotencyRow {
-  readonly tenantId: string;
-  readonly credentialHash: string;
-  readonly idempotencyKey: string;
-  readonly requestHash: string;
-  readonly response: string;
-}
 
 /** A segment completed by the previous flush. */
 export interface FinishedSegment {

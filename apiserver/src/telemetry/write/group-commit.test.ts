@@ -13,8 +13,8 @@ import { SmallDisk } from '../../platform/testing/test-small-disk.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { fsck } from '../testing/fsck.ts';
 import { testPoint } from '../testing/test-devices.ts';
-import type { IdempotencyRow } from './flush.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './group-commit.ts';
+import type { IdempotencyRow } from './idempotency-keys.ts';
 import { closeWriter, takeOverDeadWriters } from './writer-closing.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');

@@ -11,9 +11,10 @@ import { batchSecondsFor, type BatchSettings } from '../../policies/batch-second
 import type { AcceptedPoint } from '../points/validate.ts';
 import { Append, type Appended, type Part } from './append.ts';
 import { chainKey, OpenBatches, type Placement } from './batches.ts';
-import { encodeFlush, type IdempotencyRow } from './flush.ts';
+import { encodeFlush } from './flush.ts';
 import { failureCause, failureCauses, type FlushFailure, flushFailure } from './flush-failure.ts';
 import { type FlushGroup, FlushQueue, keyTaken } from './flush-queue.ts';
+import { type IdempotencyRow, isKeyTaken, nameOfKey, takenKeys } from './idempotency-keys.ts';
 import {
   completeAt,
   emptySegment,
@@ -23,7 +24,6 @@ import {
   withPoints,
 } from './open-segment.ts';
 import { RuleFeed, type RuleFeedPart } from './rule-feed.ts';
-import { isKeyTaken, nameOfKey, takenKeys } from './taken-keys.ts';
 import { WriterSession } from './writer-session.ts';
 
 /** Settings of a writer. */

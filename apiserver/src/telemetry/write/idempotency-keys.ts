@@ -1,7 +1,15 @@
-// Finds out which Idempotency-Keys of a flush that was refused are in use.
+// The Idempotency-Keys of a flush, and which of them are in use if it was refused.
 import type { Transaction } from '../../platform/database/database.ts';
 import { sqlState } from '../../platform/errors.ts';
-import type { IdempotencyRow } from './flush.ts';
+
+/** The response to a request with an Idempotency-Key, stored with its points. */
+export interface IdempotencyRow {
+  readonly tenantId: string;
+  readonly credentialHash: string;
+  readonly idempotencyKey: string;
+  readonly requestHash: string;
+  readonly response: string;
+}
 
 type Key = Pick<IdempotencyRow, 'tenantId' | 'credentialHash' | 'idempotencyKey'>;
 
