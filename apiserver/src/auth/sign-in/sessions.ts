@@ -301,10 +301,10 @@ export async function sessionsAtProvider(
   return rows.map((row) => row.session_id);
 }
 
-/** Returns the sessions of a user besides the newest `most` that were not ended. */
+/** Returns sessions of a user besides the newest `most` that were not ended: at most as many, because an earlier release had no maximum. */
 async function sessionsBeyond(tx: Transaction, userId: string, most: number): Promise<string[]> {
   const { rows } = await tx.query<{ session_id: string }>(
-    `SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL ORDER BY session_id DESC OFFSET $2`,
+    `SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL ORDER BY session_id DESC OFFSET $2 LIMIT $2`,
     [userId, most],
   );
   return rows.map((row) => row.session_id);
