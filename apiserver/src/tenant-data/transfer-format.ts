@@ -92,6 +92,12 @@ export function exportedTables(tables: readonly TenantTable[]): TenantTable[] {
   return [...own.filter(isEarly), ...own.filter((table) => !isEarly(table))];
 }
 
+/**
+ * Columns that get their default again when they are imported. Points are counted after their import, and until then no deleted device
+ * is forgotten (docs/decisions/0114).
+ */
+const renewedColumns: ReadonlySet<string> = new Set(['deleted_devices.forget_at']);
+
 /** Returns the columns that are exported: values that the database assigns are assigned again. */
-export const exportedColumns = ({ columns, identity }: TenantTable): string[] =>
-  columns.filter((column) => column !== identity);
+export const exportedColumns = ({ name, columns, identity }: TenantTable): string[] =>
+  columns.filter((column) => column !== identity && !renewedColumns.has(`${name}.${column}`));

@@ -353,6 +353,7 @@ describe('an exported tenant', function () {
        SELECT batch_id, 1, '{1}', sha256('cold'), ARRAY[gen_random_uuid()] FROM anchor_batches
        WHERE tenant_id = 'moving' AND status = 'open'`,
     );
+    await query(source, `UPDATE deleted_devices SET forget_at = now() - interval '1 day' WHERE tenant_id = 'moving'`);
     const before = await contentOf(target, 'neighbour');
     const exported = await exportTo('moving', file);
     expect((await stat(file)).mode & 0o777).to.equal(0o600);
@@ -373,6 +374,14 @@ describe('an exported tenant', function () {
       if (altered.includes(table)) continue;
       expect(have[table], table).to.deep.equal(rows);
     }
+    // The points that came with a deleted device are counted before it is forgotten.
+    expect(
+      await query(
+        target,
+        `SELECT count(*)::int4 > 0 AS some, bool_and(forget_at > now() + interval '6 days') AS later
+         FROM deleted_devices WHERE tenant_id = 'moving'`,
+      ),
+    ).to.deep.equal([{ some: true, later: true }]);
     expect(await contentOf(target, 'neighbour')).to.include.keys(Object.keys(before));
     expect((await contentOf(target, 'neighbour'))['device_counts']).to.deep.equal(before['device_counts']);
     expect(await readFile(path.join(folder, 'cold-there', coldName))).to.deep.equal(bytes);

@@ -90,10 +90,11 @@ const pointsOf = (access: TenantAccess, n: number, count: number) => ({
   })),
 });
 
-/** The calls, in the order of the table. */
+/**
+ * The calls, in the order of the table. Those that read come first: what the others write differs with the speed of an installation,
+ * such as the size of new batches.
+ */
 export const measurements: readonly Measurement[] = [
-  { name: 'ingest of one point', path: () => '/telemetry', body: (access, n) => pointsOf(access, n, 1) },
-  { name: 'ingest of 100 points', path: () => '/telemetry', body: (access, n) => pointsOf(access, n, 100) },
   { name: 'latest values', path: (access, n) => `/telemetry/${deviceOf(access, n)}/latest` },
   {
     name: 'history of a device, a day',
@@ -106,6 +107,16 @@ export const measurements: readonly Measurement[] = [
   { name: 'devices of a group', path: ({ groupId }) => `/devices?group_id=${groupId}&page_size=100` },
   { name: 'a group with its counts', path: ({ groupId }) => `/device-groups/${groupId}` },
   { name: 'the tenant with its usage', path: () => '/tenant' },
+  { name: 'verify/hash, known', path: ({ dataHash }) => `/verify/hash/${dataHash ?? anyHash}` },
+  { name: 'verify/hash, unknown', path: (_access, n) => `/verify/hash/${String(n).padStart(64, 'a')}` },
+  { name: 'a page of proofs', path: (access, n) => `/verify/proofs?device_id=${deviceOf(access, n)}&limit=50` },
+  { name: 'a page of the proofs of all devices', path: (_access, n) => `/verify/proofs?offset=${n % 100}&limit=50` },
+  { name: 'a page of anchors', path: () => '/anchors?page_size=50' },
+  { name: 'a page of rollouts', path: () => '/ota/rollouts?page_size=50' },
+  { name: 'a page of alarms', path: () => '/alarms?page_size=50' },
+  { name: 'a page of the audit log', path: () => '/audit-events?page_size=50' },
+  { name: 'ingest of one point', path: () => '/telemetry', body: (access, n) => pointsOf(access, n, 1) },
+  { name: 'ingest of 100 points', path: () => '/telemetry', body: (access, n) => pointsOf(access, n, 100) },
   {
     name: 'create a device',
     path: () => '/devices',
@@ -116,14 +127,6 @@ export const measurements: readonly Measurement[] = [
     path: (access, n) => `/devices/${deviceOf(access, n)}/rpc`,
     body: () => ({ method: 'reboot', params: {}, persistent: true }),
   },
-  { name: 'verify/hash, known', path: ({ dataHash }) => `/verify/hash/${dataHash ?? anyHash}` },
-  { name: 'verify/hash, unknown', path: (_access, n) => `/verify/hash/${String(n).padStart(64, 'a')}` },
-  { name: 'a page of proofs', path: (access, n) => `/verify/proofs?device_id=${deviceOf(access, n)}&limit=50` },
-  { name: 'a page of the proofs of all devices', path: (_access, n) => `/verify/proofs?offset=${n % 100}&limit=50` },
-  { name: 'a page of anchors', path: () => '/anchors?page_size=50' },
-  { name: 'a page of rollouts', path: () => '/ota/rollouts?page_size=50' },
-  { name: 'a page of alarms', path: () => '/alarms?page_size=50' },
-  { name: 'a page of the audit log', path: () => '/audit-events?page_size=50' },
 ];
 
 /** Makes a call and returns its duration in milliseconds and its status. */

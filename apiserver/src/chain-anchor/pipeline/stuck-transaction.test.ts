@@ -43,11 +43,19 @@ describe('choosing the remedy for a stuck transaction', () => {
     if (expected !== 'wait')
       it(`${what}: is looked at`, () => {
         const competingTxids = situation.isOutspent ? ['ab'.repeat(32)] : [];
-        expect(mayNeedHelp({ status: situation.status ?? calm.status, competingTxids })).to.equal(true);
+        const { status, milliseconds } = { ...calm, ...situation };
+        expect(mayNeedHelp({ status, competingTxids }, milliseconds, stuckTimeouts)).to.equal(true);
       });
   }
 
   for (const status of ['QUEUED', 'SEEN_ON_NETWORK', 'MINED'] as const)
     it(`${status} without a rival: is not looked at`, () =>
-      expect(mayNeedHelp({ status, competingTxids: [] })).to.equal(false));
+      expect(mayNeedHelp({ status, competingTxids: [] }, 1_000_000, stuckTimeouts)).to.equal(false));
+
+  for (const [status, milliseconds] of [
+    ['SEEN_IN_ORPHAN_MEMPOOL', stuckTimeouts.orphanMilliseconds - 1],
+    ['MINED_IN_STALE_BLOCK', stuckTimeouts.staleMilliseconds - 1],
+  ] as const)
+    it(`${status} for ${milliseconds} ms: is not looked at`, () =>
+      expect(mayNeedHelp({ status, competingTxids: [] }, milliseconds, stuckTimeouts)).to.equal(false));
 });

@@ -36,14 +36,23 @@ export interface Situation {
 /** retry: new bytes, same coins. replace: these coins are spent, use others. */
 export type Remedy = 'wait' | 'retry' | 'replace';
 
-/** Reports whether a remedy may have to be chosen: otherwise the situation need not be read. */
-export function mayNeedHelp({ status, competingTxids }: Pick<StatusReport, 'status' | 'competingTxids'>): boolean {
-  return (
-    competingTxids.length > 0 ||
-    status === 'REJECTED' ||
-    status === 'SEEN_IN_ORPHAN_MEMPOOL' ||
-    status === 'MINED_IN_STALE_BLOCK'
-  );
+/** Reports whether a remedy may have to be chosen if a status has held for this long at most: otherwise the situation need not be read. */
+export function mayNeedHelp(
+  { status, competingTxids }: Pick<StatusReport, 'status' | 'competingTxids'>,
+  milliseconds: number,
+  stuckTimeouts: StuckTimeouts,
+): boolean {
+  if (competingTxids.length > 0) return true;
+  switch (status) {
+    case 'REJECTED':
+      return true;
+    case 'SEEN_IN_ORPHAN_MEMPOOL':
+      return milliseconds >= stuckTimeouts.orphanMilliseconds;
+    case 'MINED_IN_STALE_BLOCK':
+      return milliseconds >= stuckTimeouts.staleMilliseconds;
+    default:
+      return false;
+  }
 }
 
 /** Chooses the remedy. */

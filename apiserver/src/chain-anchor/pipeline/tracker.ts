@@ -46,11 +46,12 @@ export class Tracker {
   }
 
   /**
-   * Applies a report. For `isCurrent`, see judgeReport.
+   * Applies a report. For `isCurrent`, see judgeReport. `read` is the transaction if it was read before the report was: then a report
+   * that changes nothing needs no statement.
    * Throws if the database or the header source is unavailable; the report must then be applied again.
    */
-  async apply(report: StatusReport, isCurrent: boolean): Promise<Outcome> {
-    const known = await this.database.systemRead((tx) => readTransaction(tx, report.txid));
+  async apply(report: StatusReport, isCurrent: boolean, read?: ChainTransaction): Promise<Outcome> {
+    const known = read ?? (await this.database.systemRead((tx) => readTransaction(tx, report.txid)));
     if (!known) return 'unknown';
     const judgement = judge(known, report, isCurrent);
     if (judgement === 'ignore') return 'ignored';

@@ -1,5 +1,6 @@
 // How often pending transactions are polled; what follows from their status is tested in faults.test.ts.
 import { randomBytes } from 'node:crypto';
+import { serialiseTransaction, txidOf } from '@kellet/verify';
 import { expect } from 'chai';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
@@ -17,12 +18,23 @@ describe('pending transactions', function () {
   let test: TestDatabase;
   let chain: TestChain;
   let watcher: Watcher;
+  /** Database transactions of the watcher and the tracker. */
+  let transactions = 0;
   const pollIntervals = { pollMilliseconds: 30_000, mostPollMilliseconds: 3_600_000 };
 
   before(async () => {
     test = await createTestDatabase();
     chain = await startTestChain();
-    const { database } = test;
+    const database = new Proxy(test.database, {
+      get: (target, name) => {
+        const value = Reflect.get(target, name) as unknown;
+        if (typeof value !== 'function') return value;
+        return (...values: unknown[]) => {
+          transactions += 1;
+          return (value as (...values: unknown[]) => unknown).apply(target, values);
+        };
+      },
+    });
     const logger = createLogger('silent');
     const processor = new Processor({ url: chain.url, token: '', callbackUrl: '' });
     const tracker = new Tracker(database, undefined, logger);
@@ -71,6 +83,44 @@ describe('pending transactions', function () {
       // Those before are due later, or as soon.
       expect((await waits()).at(-1)).to.be.within(expected - 5, expected + 1);
     }
+  });
+
+  it('cost one database transaction for a poll of up to 16 whose status has not changed', async () => {
+    // The chain does not know their coins, so that they remain orphans.
+    const orphans = Array.from({ length: 16 }, () => {
+      const raw = serialiseTransaction({
+        version: 1,
+        inputs: [
+          {
+            previousTxid: randomBytes(32),
+            previousOutputIndex: 0,
+            unlockingScript: new Uint8Array(),
+            sequence: 0xffff_ffff,
+          },
+        ],
+        outputs: [{ satoshis: 0n, lockingScript: new Uint8Array([0, 0x6a]) }],
+        lockTime: 0,
+      });
+      return { txid: txidOf(raw), raw: Buffer.from(raw) };
+    });
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO chain_transactions (txid, purpose, lease, raw_tx, attempt)
+         SELECT txid, 'anchor', txid, raw, 1 FROM unnest($1::text[], $2::bytea[]) AS made (txid, raw)`,
+        [orphans.map(({ txid }) => txid), orphans.map(({ raw }) => raw)],
+      ),
+    );
+    expect(await watcher.pollDue()).to.equal(16);
+    const query = async <Row extends object>(text: string) =>
+      (await test.database.system((tx) => tx.query<Row & Record<string, unknown>>(text))).rows;
+    expect(
+      await query('SELECT processor_status AS status, count(*)::int4 AS count FROM chain_transactions GROUP BY 1'),
+    ).to.deep.equal([{ status: 'SEEN_IN_ORPHAN_MEMPOOL', count: 16 }]);
+    await query('UPDATE chain_transactions SET next_poll_at = now()');
+    transactions = 0;
+    expect(await watcher.pollDue()).to.equal(16);
+    // One that claims them, and one that finds no others.
+    expect(transactions).to.equal(2);
   });
 
   it('are not all asked for while the processor is unavailable, and soon when it is back', async () => {

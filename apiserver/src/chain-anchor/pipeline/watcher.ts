@@ -85,7 +85,7 @@ export class Watcher {
 
   /** Polls a transaction. Returns false if the processor is unavailable. */
   private async poll(made: ChainTransaction): Promise<boolean> {
-    const { processor, tracker, sender, submitter, logger } = this.parts;
+    const { processor, tracker, sender, submitter, stuckTimeouts, logger } = this.parts;
     let report: StatusReport | undefined;
     try {
       report = await processor.status(made.txid);
@@ -106,8 +106,8 @@ export class Watcher {
       logger.debug({ err: error, txid: made.txid }, 'the processor is unavailable');
       return false;
     }
-    await tracker.apply(report, true);
-    if (submitter && mayNeedHelp(report)) await this.help(made.txid, report);
+    await tracker.apply(report, true, made);
+    if (submitter && mayNeedHelp(report, made.statusSeconds * 1000, stuckTimeouts)) await this.help(made.txid, report);
     return true;
   }
 
