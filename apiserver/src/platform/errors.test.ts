@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { invalidArgument, notFound } from './errors.ts';
+import { invalidArgument, notFound, toKelletError } from './errors.ts';
 
 describe('error messages', () => {
   for (const [what, text, shown] of [
@@ -15,4 +15,17 @@ describe('error messages', () => {
     expect(message.isWellFormed()).to.equal(true);
     expect(encodeURIComponent(message)).to.have.lengthOf.below(10_000);
   });
+});
+
+describe('thrown values', () => {
+  for (const [state, code] of [
+    ['22021', 'INVALID_ARGUMENT'],
+    ['22P05', 'INVALID_ARGUMENT'],
+    ['23505', 'INTERNAL'],
+  ] as const)
+    it(`become ${code} if they are PostgreSQL's ${state}`, () => {
+      const { code: found, message } = toKelletError(Object.assign(new Error('column "secret"'), { code: state }));
+      expect(found).to.equal(code);
+      expect(message).not.to.include('secret');
+    });
 });

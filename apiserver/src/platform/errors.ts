@@ -85,12 +85,19 @@ export const unavailable = (message: string, cause?: unknown): KelletError =>
 export const resourceExhausted = (message: string, retryAfterSeconds?: number): KelletError =>
   new KelletError('RESOURCE_EXHAUSTED', message, { retryAfterSeconds });
 
+/** PostgreSQL's codes for a NUL in a text and in JSON, which it stores in neither. */
+const nulStates: readonly (string | undefined)[] = ['22021', '22P05'];
+
 /**
- * Converts any thrown value to what a caller may see: a KelletError is returned as it is; anything else becomes
- * INTERNAL without details (the caller of this function logs the original with the request id).
+ * Converts any thrown value to what a caller may see: a KelletError is returned as it is, and a NUL that no validation has found
+ * becomes INVALID_ARGUMENT, because only callers send one; anything else becomes INTERNAL without details (the caller of this function
+ * logs the original with the request id).
  */
 export function toKelletError(thrown: unknown): KelletError {
   if (thrown instanceof KelletError) return thrown;
+  if (nulStates.includes(sqlState(thrown))) {
+    return new KelletError('INVALID_ARGUMENT', 'texts must not contain NUL', { cause: thrown });
+  }
   return new KelletError('INTERNAL', 'internal error', { cause: thrown });
 }
 
