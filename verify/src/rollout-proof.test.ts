@@ -131,6 +131,16 @@ describe('the proof of a rollout', () => {
     });
   }
 
+  it('names its package only if an anchored result does', () => {
+    expect(verify(sound, [pin]).package_id).to.equal(sound[0]!.package_id);
+    const other = verify(
+      changed((pages) => pages.forEach((page) => (page.package_id = 'another'))),
+      [pin],
+    );
+    expect(other.verdict).to.equal('proven');
+    expect(other).not.to.have.property('package_id');
+  });
+
   it('is refuted by a trusted block that contradicts it', () => {
     expect(verify(sound, [`901:${'ab'.repeat(32)}`, pin]).verdict).to.equal('refuted');
     expect(verify(sound, [`899:${'ab'.repeat(32)}`, pin]).verdict).to.equal('refuted');

@@ -34,6 +34,7 @@ export interface RolloutVerdict {
   reason?: string;
   tenant_id?: string;
   rollout_id?: string;
+  /** Absent unless an anchored result says that it is about this package. */
   package_id?: string;
   counts: { results: number; anchored: number; pending: number; refuted: number };
   /** Anchored results by what they say. */
@@ -72,6 +73,8 @@ export class RolloutVerifier {
   private last: string | undefined;
   private malformed: string | undefined;
   private refuted: string | undefined;
+  /** Whether an anchored result is about the package of the first page, which nothing else proves. */
+  private isOfPackage = false;
 
   /** The heights of the blocks so far; undefined before there are any. */
   get span(): { first: number; last: number } | undefined {
@@ -112,7 +115,7 @@ export class RolloutVerifier {
       ...(this.first && {
         tenant_id: this.first.tenant_id,
         rollout_id: this.first.rollout_id,
-        package_id: this.first.package_id,
+        ...(this.isOfPackage && { package_id: this.first.package_id }),
       }),
       counts: { ...this.counts },
       anchored: { ...this.anchored },
@@ -203,6 +206,8 @@ export class RolloutVerifier {
       this.counts.anchored += 1;
       this.anchored[said.result] = (this.anchored[said.result] ?? 0) + 1;
       this.devices.add(inputs.device_id);
+      // Devices that were rolled back report on the package to which they returned.
+      this.isOfPackage ||= said.result !== 'rolled_back' && value('package_id') === this.first!.package_id;
       return { verdict: 'anchored', ...about, ...said, block_height: batch.block_height };
     } catch (error) {
       this.counts.refuted += 1;
