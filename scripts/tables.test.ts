@@ -164,6 +164,7 @@ const stores: readonly string[] = [
   'telemetry/read/usage.ts',
   'telemetry/write/flush.ts',
   'telemetry/write/group-commit.ts',
+  'telemetry/write/idempotency-keys.ts',
   'telemetry/write/open-batch-leaves.ts',
   'telemetry/write/rule-feed.ts',
   'telemetry/write/segments.ts',

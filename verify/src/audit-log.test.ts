@@ -8,6 +8,7 @@ import { auditEventHash, FIRST_PREVIOUS_HASH } from './audit-hash.ts';
 import { type AnchoredHead, anchoredHeadOf, auditLogId, AuditLogVerifier, type AuditVerdict } from './audit-log.ts';
 import { MalformedError } from './errors.ts';
 import { canonicalPayload } from './leaf-hash.ts';
+import { formatAuditVerdict } from './report.ts';
 
 type Event = Record<string, unknown> & { sequence: number; previous_hash: string; hash: string };
 
@@ -105,9 +106,16 @@ describe('an audit log', () => {
   }
 
   it('is covered by an anchored hash', () => {
-    expect(verdictOf(events, [head(3)])).to.deep.equal({ ...whole, anchored: 3 });
-    expect(verdictOf(events, [head(2), head(5)])).to.deep.equal({ ...whole, anchored: 5 });
+    expect(verdictOf(events, [head(3)])).to.deep.equal({ ...whole, anchored: 3, tenant_id: 'acme' });
+    expect(verdictOf(events, [head(2), head(5)])).to.deep.equal({ ...whole, anchored: 5, tenant_id: 'acme' });
     expect(verdictOf([three, four], [head(2)])).to.include({ verdict: 'chained', anchored: 2 });
+  });
+
+  it('is of one tenant, whom the anchored hashes name', () => {
+    const reason = 'anchored hashes are of the tenants acme and other';
+    expect(verdictOf(events, [head(3), { ...head(5), tenantId: 'other' }])).to.include({ verdict: 'refuted', reason });
+    const report = formatAuditVerdict({ ...verdictOf(events, [head(5)]), verdict: 'proven' });
+    expect(report).to.match(/^proven\n[^]*\n {2}tenant {6}acme\n$/);
   });
 
   for (const [name, lines, anchored, reason] of [

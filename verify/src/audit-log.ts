@@ -52,6 +52,8 @@ export interface AuditVerdict {
   readonly last?: number;
   /** Up to which sequence an anchored hash covers the events; absent if none does. */
   readonly anchored?: number;
+  /** Whose log it is, as the anchored hashes say; the events do not. Absent without them. */
+  readonly tenant_id?: string;
 }
 
 /** Collects the events of a log, in any order, and then verifies them. */
@@ -83,7 +85,12 @@ export class AuditLogVerifier {
     try {
       this.checkChain(sequences);
       const anchored = heads.map((head) => this.covered(head, first, last));
-      return { verdict: 'chained', ...span, ...(anchored.length > 0 ? { anchored: Math.max(...anchored) } : {}) };
+      const [tenantId, other] = new Set(heads.map((head) => head.tenantId));
+      if (other !== undefined) throw new RefutedError(`anchored hashes are of the tenants ${tenantId} and ${other}`);
+      return {
+        ...{ verdict: 'chained', ...span },
+        ...(tenantId === undefined ? {} : { anchored: Math.max(...anchored), tenant_id: tenantId }),
+      };
     } catch (error) {
       if (!(error instanceof RefutedError)) throw error;
       return { verdict: 'refuted', reason: error.message, ...span };

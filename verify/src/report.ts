@@ -59,13 +59,14 @@ export function formatRolloutVerdict(verdict: RolloutVerdict, note?: string): st
 export type AuditReport = Omit<AuditVerdict, 'verdict'> & { readonly verdict: AuditVerdict['verdict'] | VerdictName };
 
 /** Formats the verdict on an audit log. */
-export function formatAuditVerdict({ verdict, reason, events, first, last, anchored }: AuditReport): string {
+export function formatAuditVerdict({ verdict, reason, events, first, last, anchored, tenant_id }: AuditReport): string {
   const span = first === undefined ? 'none' : `${events}: ${first} to ${last}`;
   const begin = first !== undefined && first > 1 ? `, and not those before ${first}` : '';
   const lines = [
     reason === undefined ? verdict : `${verdict}: ${reason}`,
     ...(verdict === 'malformed' ? [] : [`  events      ${span}${begin}`]),
     ...(anchored === undefined ? [] : [`  anchored    up to ${anchored}`]),
+    ...(tenant_id === undefined ? [] : [`  tenant      ${tenant_id}`]),
   ];
   return `${lines.map(printable).join('\n')}\n`;
 }

@@ -66,6 +66,12 @@ describe('the proof of a rollout', () => {
     const [page] = structuredClone(sound);
     const empty = { ...page, results: [], batches: [], block_header_chain: [], next_page_token: '' };
     expect(verify([empty]).verdict).to.equal('incomplete');
+    // With genuine headers, and batches of others, it still says nothing.
+    const { block_header_chain, batches } = sound.at(-1)!;
+    for (const shown of [{ block_header_chain }, { block_header_chain, batches }]) {
+      const verdict = verify([{ ...empty, ...shown }], [checkpointOf(sound.at(-1)!, 1)]);
+      expect(verdict).to.include({ verdict: 'incomplete', reason: 'no device has reported a result' });
+    }
   });
 
   it('accepts headers below those of the pages before', () => {
@@ -124,6 +130,16 @@ describe('the proof of a rollout', () => {
       expect(verify(changed(change), [pin]).verdict).to.equal('refuted');
     });
   }
+
+  it('names its package only if an anchored result does', () => {
+    expect(verify(sound, [pin]).package_id).to.equal(sound[0]!.package_id);
+    const other = verify(
+      changed((pages) => pages.forEach((page) => (page.package_id = 'another'))),
+      [pin],
+    );
+    expect(other.verdict).to.equal('proven');
+    expect(other).not.to.have.property('package_id');
+  });
 
   it('is refuted by a trusted block that contradicts it', () => {
     expect(verify(sound, [`901:${'ab'.repeat(32)}`, pin]).verdict).to.equal('refuted');

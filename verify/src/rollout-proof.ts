@@ -34,6 +34,7 @@ export interface RolloutVerdict {
   reason?: string;
   tenant_id?: string;
   rollout_id?: string;
+  /** Absent unless an anchored result says that it is about this package. */
   package_id?: string;
   counts: { results: number; anchored: number; pending: number; refuted: number };
   /** Anchored results by what they say. */
@@ -72,6 +73,8 @@ export class RolloutVerifier {
   private last: string | undefined;
   private malformed: string | undefined;
   private refuted: string | undefined;
+  /** Whether an anchored result is about the package of the first page, which nothing else proves. */
+  private isOfPackage = false;
 
   /** The heights of the blocks so far; undefined before there are any. */
   get span(): { first: number; last: number } | undefined {
@@ -112,7 +115,7 @@ export class RolloutVerifier {
       ...(this.first && {
         tenant_id: this.first.tenant_id,
         rollout_id: this.first.rollout_id,
-        package_id: this.first.package_id,
+        ...(this.isOfPackage && { package_id: this.first.package_id }),
       }),
       counts: { ...this.counts },
       anchored: { ...this.anchored },
@@ -138,8 +141,9 @@ export class RolloutVerifier {
     }
     if (this.last !== '') return is('malformed', 'the last page is missing: the file was cut off');
     if (pending > 0) return is('incomplete', `${pending} of ${results} results are not anchored yet`);
-    if (pin !== undefined) return { verdict: 'proven', ...summary };
+    // Headers alone prove nothing about a rollout.
     if (results === 0) return is('incomplete', 'no device has reported a result');
+    if (pin !== undefined) return { verdict: 'proven', ...summary };
     const reason = 'proof of work alone does not identify the chain';
     return is('mined', `no trusted block among the headers from block ${this.highest} on; ${reason}`);
   }
@@ -202,6 +206,8 @@ export class RolloutVerifier {
       this.counts.anchored += 1;
       this.anchored[said.result] = (this.anchored[said.result] ?? 0) + 1;
       this.devices.add(inputs.device_id);
+      // Devices that were rolled back report on the package to which they returned.
+      this.isOfPackage ||= said.result !== 'rolled_back' && value('package_id') === this.first!.package_id;
       return { verdict: 'anchored', ...about, ...said, block_height: batch.block_height };
     } catch (error) {
       this.counts.refuted += 1;

@@ -24,6 +24,8 @@ const FIRST_BLOCK = 900;
 
 const uuid = (kind: number, n: number): string => `0198f3a2-7c41-7d3e-8${kind}52-${String(n).padStart(12, '0')}`;
 
+const PACKAGE_ID = uuid(7, 0);
+
 /** Returns the inputs of the leaf of the n-th result; every tenth device failed. */
 function resultInputs(n: number): LeafInputs {
   const failed = n % 10 === 9;
@@ -33,6 +35,7 @@ function resultInputs(n: number): LeafInputs {
       'kellet.ota.result_id': uuid(1, n),
       'kellet.ota.rollout_id': ROLLOUT_ID,
       'kellet.ota.result': failed ? 'failure' : 'successful',
+      'kellet.ota.package_id': PACKAGE_ID,
       'kellet.ota.package_version': '2.0.0',
       'kellet.ota.reported_version': failed ? '1.0.0' : '2.0.0',
     },
@@ -83,7 +86,7 @@ export function soundRollout({ batches = 3, perBatch = 10, pending = 0 }: Rollou
       schema_version: '1.0',
       tenant_id: TENANT_ID,
       rollout_id: ROLLOUT_ID,
-      package_id: uuid(7, 0),
+      package_id: PACKAGE_ID,
       results: inputs.map((each, i) => ({
         canonical_hash_inputs: {
           version: 1,

@@ -1,10 +1,14 @@
-// How many users and keys a tenant or a device may have, and what is deleted of those that have ended.
+// How many users and keys a tenant or a device may have, and what is deleted of those that have ended, and of attempts to sign in.
 import { expect } from 'chai';
+import type { Transaction } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
 import { outcomeOf, refusal } from '../platform/testing/refusals.ts';
 import { deleteEndedKeys } from './api-keys/api-keys.ts';
 import { DeviceCredentials } from './device-credentials/device-credentials.ts';
 import { mintDeviceKey } from './device-credentials/device-keys.ts';
+import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
+import { LoginThrottle } from './sign-in/login-throttle.ts';
+import { deleteExpiredReturns } from './sso/provider-store.ts';
 import { method, TestAuth } from './testing/test-auth.ts';
 
 describe('the number of users and keys', function () {
@@ -84,4 +88,53 @@ describe('the number of users and keys', function () {
     expect((await rotate(0)).apiKey).to.match(/^sk_live_/);
     expect(await held()).to.equal(2);
   });
+});
+
+describe('what is known of attempts to sign in', () => {
+  const at = TestAuth.define();
+
+  for (const [what, table, columns, values, sweep] of [
+    [
+      'returns from providers',
+      'sso_returns',
+      'state_hash, tenant_id, expires_at',
+      `sha256(n::text::bytea), 'acme', time`,
+      deleteExpiredReturns,
+    ],
+    [
+      'sign-ins that waited for a second factor',
+      'pending_sign_ins',
+      'token_hash, user_id, tenant_id, expires_at',
+      `sha256(n::text::bytea), (SELECT user_id FROM users WHERE tenant_id = 'acme' LIMIT 1), 'acme', time`,
+      deleteExpiredPending,
+    ],
+    [
+      'failures',
+      'login_failures',
+      'subject, failures, last_failure_at, blocked_until',
+      `sha256(n::text::bytea), 1, time, time`,
+      (_tx: Transaction, before: Date, limit: number) =>
+        // The clock is that of the failures that no longer count, an hour after the last.
+        new LoginThrottle(at.test.database, { now: () => before.getTime() + 3_600_000 }).sweep(limit),
+    ],
+  ] as const) {
+    // One statement for all that strangers have added could take longer than a statement may.
+    describe(what, () => {
+      it('is deleted some at a time, the oldest first', async () => {
+        await at.makeUser();
+        const { database } = at.test;
+        await database.system((tx) =>
+          tx.query(
+            `INSERT INTO ${table} (${columns}) SELECT ${values} FROM (
+             SELECT n, '2020-01-01'::timestamptz + n * interval '1 minute' AS time FROM generate_series(1, 10) AS n) AS g`,
+          ),
+        );
+        const before = new Date('2020-01-01T00:08:00Z');
+        const swept = async () => database.system((tx) => sweep(tx, before, 5));
+        expect([await swept(), await swept(), await swept()]).to.deep.equal([5, 2, 0]);
+        const { rows } = await database.system((tx) => tx.query(`SELECT FROM ${table}`));
+        expect(rows).to.have.length(3);
+      });
+    });
+  }
 });

@@ -14,6 +14,7 @@ import { isAllowed } from '../platform/addresses/address-ranges.ts';
 import { systemFacts } from '../platform/audit/audit-event.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import {
   invalidArgument,
   type KelletError,
@@ -47,7 +48,7 @@ import { enrollmentHandlers } from './sign-in/enrollment.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
 import { type FirstStep, SecondStep } from './sign-in/second-step.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
-import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
+import { deleteExpired, deleteRevoked, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
 import { SignInEvents } from './sign-in/sign-in-events.ts';
 import { endSessionsOf } from './sso/backchannel-logout.ts';
@@ -60,10 +61,15 @@ import { lockoutHandlers } from './users/lockouts.ts';
 import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
+const minuteMilliseconds = 60_000;
+const dayMilliseconds = 86_400_000;
 /** How long certificates of devices are listed after they expire. */
 const certificateDays = 30;
 const certificatesAtOnce = 1000;
+const attemptsAtOnce = 5000;
 const sessionsAtOnce = 500;
+/** How long a session that was ended is kept: longer than its access tokens are valid. */
+const endedMilliseconds = 3_600_000;
 const keysAtOnce = 1000;
 
 /** The parts of the Kubernetes API that auth uses. */
@@ -207,18 +213,20 @@ export function createAuth(
     if (made) logger.info({ user: made.user_id }, 'created the platform administrator');
   };
 
-  /** Deletes ended sessions with their tokens, ended keys and certificates, and sign-in failures that no longer block anyone. */
+  /** Deletes ended sessions with their tokens, ended keys and certificates, and what is known of attempts that no longer count. */
   const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async (signal) => {
-    await throttle.sweep();
-    const before = new Date(clock.now() - 86_400_000);
-    await repeatWhileFull(sessionsAtOnce, signal, (limit) => database.system((tx) => deleteExpired(tx, before, limit)));
-    await repeatWhileFull(keysAtOnce, signal, (limit) => database.system((tx) => deleteEndedKeys(tx, before, limit)));
-    await database.system((tx) => deleteExpiredPending(tx, before));
-    await database.system((tx) => deleteExpiredReturns(tx, before));
-    const expired = new Date(clock.now() - certificateDays * 86_400_000);
-    await repeatWhileFull(certificatesAtOnce, signal, (limit) =>
-      database.system((tx) => deleteExpiredCertificates(tx, expired, limit)),
-    );
+    const before = (milliseconds: number): Date => new Date(clock.now() - milliseconds);
+    const forget = (most: number, remove: (tx: Transaction, limit: number) => Promise<number>): Promise<void> =>
+      repeatWhileFull(most, signal, (limit) => database.system((tx) => remove(tx, limit)));
+    await repeatWhileFull(attemptsAtOnce, signal, (limit) => throttle.sweep(limit));
+    // Strangers can add these; clocks of processes may differ a little.
+    await forget(attemptsAtOnce, (tx, limit) => deleteExpiredReturns(tx, before(minuteMilliseconds), limit));
+    await forget(attemptsAtOnce, (tx, limit) => deleteExpiredPending(tx, before(minuteMilliseconds), limit));
+    await forget(sessionsAtOnce, (tx, limit) => deleteExpired(tx, before(dayMilliseconds), limit));
+    await forget(sessionsAtOnce, (tx, limit) => deleteRevoked(tx, before(endedMilliseconds), limit));
+    await forget(keysAtOnce, (tx, limit) => deleteEndedKeys(tx, before(dayMilliseconds), limit));
+    const listed = certificateDays * dayMilliseconds;
+    await forget(certificatesAtOnce, (tx, limit) => deleteExpiredCertificates(tx, before(listed), limit));
   });
 
   return {

@@ -8,6 +8,10 @@ import { createLogger } from '../platform/observability/logger.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { createVerifier } from '../verifier/service.ts';
+import { HeaderChain } from './headers/header-chain.ts';
+import { ChainTracks } from './headers/header-source.ts';
+import { rulesOf } from './headers/reorganisation.ts';
+import { Tracker } from './pipeline/tracker.ts';
 import { type Anchoring, newPoint, sealBatch, startAnchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored, reaches } from './testing/expect-anchored.ts';
 import { startTestChain } from './testing/test-chain.ts';
@@ -128,6 +132,28 @@ describe('chain-anchor under faults', function () {
     for (const batch of batches) await reaches(anchoring, batch, 'seen');
     expect(await rowOf(batches[0]!)).to.include({ block_hash: null, block_height: null });
     await anchoring.devchain.clearFaults();
+    await expectAnchored(anchoring, batches);
+  });
+
+  it('keeps a proof while its block is among the headers, although the processor calls it stale', async () => {
+    const { database, logger } = anchoring.platform;
+    const batches = await seal(1);
+    await expectAnchored(anchoring, batches);
+    const { txid, block_hash: blockHash } = await rowOf(batches[0]!);
+    const headers = new HeaderChain(database, new ChainTracks(anchoring.devchain.url), rulesOf('local'), logger);
+    const tracker = new Tracker(database, headers, logger);
+    const stale = { txid, status: 'MINED_IN_STALE_BLOCK', merklePath: '', competingTxids: [], extraInfo: '' } as const;
+    for (const state of ['mined', 'final']) {
+      await database.system((tx) =>
+        tx.query('UPDATE chain_transactions SET state = $2 WHERE txid = $1', [txid, state]),
+      );
+      for (const named of ['', blockHash!]) {
+        for (const isCurrent of [true, false]) {
+          const report = { ...stale, blockHash: named, blockHeight: 0 };
+          expect(await tracker.apply(report, isCurrent), state).to.equal('ignored');
+        }
+      }
+    }
     await expectAnchored(anchoring, batches);
   });
 

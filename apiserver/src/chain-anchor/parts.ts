@@ -47,7 +47,12 @@ export function assembleParts(platform: {
   if (config.arcUrl === '') {
     return { headers, tracker, missedBlocks, key, submitter: undefined, wallet: undefined, watcher: undefined };
   }
-  const processor = new Processor({ url: config.arcUrl, token: config.arcToken, callbackUrl: config.callbackUrl });
+  const maximumRate = { satoshis: config.maximumFeeRate, bytes: 1000 };
+  const processor = new Processor({
+    ...{ url: config.arcUrl, token: config.arcToken, callbackUrl: config.callbackUrl, maximumRate },
+    onHighRate: (asked) =>
+      logger.error({ asked, paid: maximumRate }, 'the processor asks for more than KELLET_MAXIMUM_FEE_RATE'),
+  });
   const sender = new Sender(database, processor, tracker, logger, metrics);
   const firstPollMilliseconds = pace.pollMilliseconds;
   const common = { database, processor, headers, tracker, sender, logger, firstPollMilliseconds };

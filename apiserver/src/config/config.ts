@@ -275,6 +275,12 @@ const settings = {
   },
   fundingUrl: { type: 'string', fallback: '', help: 'URL that funds the wallet on request; local network only' },
   walletKey: { type: 'string', secret: true, fallback: '', help: 'private key that pays for anchors, 64 hex digits' },
+  maximumFeeRate: {
+    type: 'integer',
+    fallback: '500',
+    minimum: 1,
+    help: 'satoshis paid for 1,000 bytes of a transaction at most, whatever the processor asks for',
+  },
   callbackUrl: { type: 'string', fallback: '', help: 'URL at which the processor reaches /api/v1/callbacks/arc' },
   callbackHmacSecret: { type: 'string', secret: true, required: ['gateway'], help: 'key of X-ARC-Signature' },
   callbackSkipValidation: { type: 'boolean', fallback: 'false', help: 'accept unsigned callbacks; local network only' },

@@ -52,7 +52,8 @@ export const retentionLimits: readonly RetentionLimit[] = [
   { table: 'arc_callbacks', column: 'published_at', hours: 7 * day, setting: '7 days' },
   { table: 'webhook_deliveries', column: 'finished_at', hours: 30 * day, setting: '30 days' },
   { table: 'rule_actions', column: 'dead_at', hours: 30 * day, setting: '30 days' },
-  { table: 'sessions', column: 'expires_at', hours: day, setting: 'a day after they end' },
+  { table: 'sessions', column: 'expires_at', hours: day, setting: 'a day after they expire' },
+  { table: 'sessions', column: 'revoked_at', hours: 1, setting: 'an hour after they were ended' },
   {
     ...{ table: 'outbox', column: 'not_before', hours: 0, where: 'not_before IS NOT NULL' },
     setting: 'until the broker has them',

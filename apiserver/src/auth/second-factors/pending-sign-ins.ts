@@ -93,7 +93,12 @@ export async function endPendingAtProvider(
   );
 }
 
-/** Deletes sign-ins that expired before a time. */
-export async function deleteExpiredPending(tx: Transaction, before: Date): Promise<void> {
-  await tx.query('DELETE FROM pending_sign_ins WHERE expires_at < $1', [before]);
+/** Deletes up to `limit` sign-ins that expired before a time. Returns their number. */
+export async function deleteExpiredPending(tx: Transaction, before: Date, limit: number): Promise<number> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM pending_sign_ins WHERE token_hash = ANY (ARRAY (
+       SELECT token_hash FROM pending_sign_ins WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+    [before, limit],
+  );
+  return rowCount ?? 0;
 }

@@ -115,10 +115,18 @@ export class LoginThrottle {
     ]);
   }
 
-  /** Deletes counts that no longer block anyone. */
-  async sweep(): Promise<void> {
+  /** Deletes up to `limit` counts that no longer block anyone. Returns their number. */
+  sweep(limit: number): Promise<number> {
     const before = new Date(this.clock.now() - pairRule.forgetSeconds * 1000);
-    await this.database.system((tx) => tx.query('DELETE FROM login_failures WHERE last_failure_at < $1', [before]));
+    return this.database.system(async (tx) => {
+      const { rowCount } = await tx.query(
+        `DELETE FROM login_failures WHERE subject = ANY (ARRAY (
+           SELECT subject FROM login_failures WHERE last_failure_at < $1 ORDER BY last_failure_at LIMIT $2
+           FOR UPDATE SKIP LOCKED))`,
+        [before, limit],
+      );
+      return rowCount ?? 0;
+    });
   }
 }
 

@@ -4,6 +4,7 @@ import { decodeJwt } from 'jose';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { method, TestAuth } from '../testing/test-auth.ts';
+import { deleteRevoked, maximumSessions } from './sessions.ts';
 
 describe('refresh', () => {
   const at = TestAuth.define();
@@ -77,6 +78,19 @@ describe('refresh', () => {
     }
   });
 
+  it('is refused to a session for which it was called too often, whose tokens hold', async () => {
+    const { tokens } = await at.signedIn();
+    let pair: TokenResponse = tokens;
+    for (let count = 0; count < 300; count += 1) pair = await refresh(pair.refreshToken);
+    const { code, retryAfterSeconds } = await refusal(refresh(pair.refreshToken));
+    expect({ code, retryAfterSeconds }).to.deep.equal({ code: 'RESOURCE_EXHAUSTED', retryAfterSeconds: 288 });
+    expect((await at.validate(pair.accessToken)).valid).to.equal(true);
+    const { tokens: others } = await at.signedIn();
+    await refresh(others.refreshToken);
+    at.clock.advance(288_000);
+    await refresh(pair.refreshToken);
+  });
+
   it('rejects the token of a user disabled since', async () => {
     const { tokens, user } = await at.signedIn();
     await at.disable(user.user_id);
@@ -104,5 +118,49 @@ describe('sessions', () => {
     const sessionId = theirs.caller.sessionId;
     expect(await codeOf(at.call(method.deleteSession, { sessionId }, mine.caller))).to.equal('NOT_FOUND');
     expect((await at.validate(theirs.tokens.accessToken)).valid).to.equal(true);
+  });
+
+  it('are a thousand of a user: the oldest ends', async () => {
+    const { user, tokens, caller } = await at.signedIn();
+    const second = await at.login(user.email);
+    const others = await at.signedIn();
+    await at.test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO sessions SELECT (jsonb_populate_record(s, jsonb_build_object('session_id',
+           'ffffffff-ffff-7fff-8fff-' || lpad(n::text, 12, '0')))).*
+         FROM sessions s, generate_series(1, $2) AS n WHERE session_id = $1`,
+        [caller.sessionId, maximumSessions - 2],
+      ),
+    );
+    expect((await at.validate(tokens.accessToken)).valid).to.equal(true);
+    await at.login(user.email);
+    expect(await at.validate(tokens.accessToken)).to.include({ valid: false, reason: Reason.revoked });
+    await eventually(() => at.notified.includes(`session:${caller.sessionId}`));
+    for (const { accessToken } of [second, others.tokens]) {
+      expect((await at.validate(accessToken)).valid).to.equal(true);
+    }
+  });
+
+  it('are deleted with their tokens once they were ended for some time', async () => {
+    const [ended, other] = [await at.signedIn(), await at.signedIn()];
+    await at.call(method.logout, {}, ended.caller);
+    const remaining = async (before: number) => {
+      const { database } = at.test;
+      await database.system((tx) => deleteRevoked(tx, new Date(Date.now() + before), 1000));
+      const ids = [ended.caller.sessionId, other.caller.sessionId];
+      const { rows } = await database.systemRead((tx) =>
+        tx.query<{ session_id: string }>(
+          'SELECT DISTINCT session_id FROM sessions JOIN refresh_tokens USING (session_id) WHERE session_id = ANY($1)',
+          [ids],
+        ),
+      );
+      return rows.length;
+    };
+    expect(await remaining(-60_000)).to.equal(2);
+    expect(await remaining(60_000)).to.equal(1);
+    expect(await at.validate(ended.tokens.accessToken)).to.include({ valid: false, reason: Reason.revoked });
+    expect(await codeOf(at.call(method.refresh, { refreshToken: ended.tokens.refreshToken }))).to.equal(
+      'UNAUTHENTICATED',
+    );
   });
 });

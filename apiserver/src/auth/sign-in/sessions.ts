@@ -3,9 +3,10 @@ import { createHmac, randomBytes } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
-import { tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
+import { resourceExhausted, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { TokenBuckets } from '../../platform/token-bucket.ts';
 import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { credentialHash } from '../credentials/api-key-format.ts';
 import { mustEnrollFirst, type SessionState, sessionState } from '../credentials/credential-store.ts';
@@ -53,6 +54,15 @@ export interface SessionParts {
   readonly events: SignInEvents;
 }
 
+/** Sessions of a user: a further one ends the oldest. */
+export const maximumSessions = 1000;
+
+/**
+ * Exchanges of the refresh tokens of a session, at once and in a day. Each leaves a row for as long as the session lasts, and a client
+ * needs four an hour. It need not be exact across processes.
+ */
+const exchanges = { burst: 300, perSecond: 300 / 86_400 };
+
 type RefreshOutcome =
   | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
   | { readonly kind: 'refused' }
@@ -67,6 +77,7 @@ export class Sessions {
   private readonly tokens: AccessTokens;
   private readonly successorKey: Buffer;
   private readonly events: SignInEvents;
+  private readonly allowance: TokenBuckets;
 
   constructor(parts: SessionParts) {
     this.database = parts.database;
@@ -75,6 +86,7 @@ export class Sessions {
     this.tokens = parts.tokens;
     this.successorKey = parts.successorKey;
     this.events = parts.events;
+    this.allowance = new TokenBuckets(parts.clock, exchanges);
   }
 
   /**
@@ -128,18 +140,24 @@ export class Sessions {
         new Date(refreshExpiry(now, familyExpiresAt)),
       ],
     );
-    const [, session] = await Promise.all([inserted, sessionState(tx, sessionId)]);
+    const [, session, beyond] = await Promise.all([
+      inserted,
+      sessionState(tx, sessionId),
+      sessionsBeyond(tx, userId, maximumSessions),
+    ]);
     if (!session) return undefined;
     // The caller has already proven their identity, so this reveals nothing.
     if (session.tenant_deleted) throw tenantDeleted();
     if (session.tenant_suspended) throw tenantSuspended();
+    if (beyond.length > 0) await revokeSessions(tx, beyond);
     await this.events.opened(tx, session, origin);
     return { session, refreshToken };
   }
 
   /**
    * Exchanges a refresh token. Of several concurrent exchanges one rotates and the others get the same successor.
-   * Throws UNAUTHENTICATED, the same for every cause; a reused token also ends the session.
+   * Throws UNAUTHENTICATED, the same for every cause, and RESOURCE_EXHAUSTED for a session whose tokens are exchanged too often; a
+   * reused token also ends the session.
    */
   async refresh(refreshToken: string, origin: SessionOrigin): Promise<TokenPair> {
     // Return the outcome from the transaction before throwing: ending a family must not be rolled back.
@@ -205,7 +223,9 @@ export class Sessions {
         return token.successor_hash?.equals(credentialHash(successor))
           ? { kind: 'pair', session, refreshToken: successor }
           : { kind: 'refused' };
-      case 'rotate':
+      case 'rotate': {
+        const wait = this.allowance.take(sessionId);
+        if (wait > 0) throw resourceExhausted('the tokens of the session were refreshed too often', wait);
         await insertRefreshToken(tx, successor, sessionId, refreshExpiry(now, session.expires_at.getTime()));
         await tx.query('UPDATE refresh_tokens SET used_at = $2, successor_hash = $3 WHERE token_hash = $1', [
           hash,
@@ -214,6 +234,7 @@ export class Sessions {
         ]);
         await tx.query('UPDATE sessions SET last_used_at = $2 WHERE session_id = $1', [sessionId, new Date(now)]);
         return { kind: 'pair', session, refreshToken: successor };
+      }
     }
   }
 
@@ -280,6 +301,15 @@ export async function sessionsAtProvider(
   return rows.map((row) => row.session_id);
 }
 
+/** Returns sessions of a user besides the newest `most` that were not ended: at most as many, because an earlier release had no maximum. */
+async function sessionsBeyond(tx: Transaction, userId: string, most: number): Promise<string[]> {
+  const { rows } = await tx.query<{ session_id: string }>(
+    `SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL ORDER BY session_id DESC OFFSET $2 LIMIT $2`,
+    [userId, most],
+  );
+  return rows.map((row) => row.session_id);
+}
+
 /** Ends sessions with their access and refresh tokens, and forgets the ID tokens of a provider. */
 export async function revokeSessions(tx: Transaction, sessionIds: readonly string[]): Promise<void> {
   await tx.query(
@@ -331,7 +361,17 @@ async function insertRefreshToken(
   ]);
 }
 
-/** Deletes up to `limit` sessions that ended before a time, with their tokens. Returns their number. */
+/** Deletes up to `limit` sessions that were ended before a time, with their tokens. Returns their number. */
+export async function deleteRevoked(tx: Transaction, before: Date, limit: number): Promise<number> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM sessions WHERE session_id = ANY (ARRAY (
+       SELECT session_id FROM sessions WHERE revoked_at < $1 ORDER BY revoked_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+    [before, limit],
+  );
+  return rowCount ?? 0;
+}
+
+/** Deletes up to `limit` sessions that expired before a time, with their tokens. Returns their number. */
 export async function deleteExpired(tx: Transaction, before: Date, limit: number): Promise<number> {
   const { rowCount } = await tx.query(
     `DELETE FROM sessions WHERE session_id = ANY (ARRAY (

@@ -30,7 +30,7 @@ import { guardedFetch } from '../../platform/outbound/guarded-fetch.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { isText } from './logout-claims.ts';
 import { documentBytes, keptError, keptKeys, keptMetadata } from './provider-documents.ts';
-import type { PersonClaims } from './provider-fields.ts';
+import { joinedClaims, type PersonClaims } from './provider-fields.ts';
 
 /** How long the discovered configuration of an issuer is used; its keys are read for each sign-in. */
 const discoveryMilliseconds = 5 * 60_000;
@@ -224,7 +224,7 @@ export class OpenidProviders {
     const sid = isText(claims['sid']) ? claims['sid'] : null;
     if (userinfo === undefined || isComplete) return { idToken, sid, claims };
     const more = await fetchUserInfo(configuration, tokens.access_token, claims.sub);
-    return { idToken, sid, claims: { ...more, ...claims } };
+    return { idToken, sid, claims: joinedClaims(claims, more) };
   }
 
   /**

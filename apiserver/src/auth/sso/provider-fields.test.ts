@@ -6,8 +6,10 @@ import {
   admit,
   domainsField,
   issuerField,
+  joinedClaims,
   mappingField,
   nameOfIssuer,
+  type PersonClaims,
   providerName,
   roleOf,
 } from './provider-fields.ts';
@@ -110,4 +112,34 @@ describe('claims of a provider', () => {
       role: 'operator',
     });
   });
+});
+
+describe('claims of an ID token and of userinfo', () => {
+  const verified = { email: 'eve@acme.test', email_verified: true };
+  for (const [what, idToken, userinfo, expected] of [
+    ['of the ID token, if it says whether the address is verified', verified, { email: 'x@acme.test' }, verified],
+    ['of userinfo, if the ID token has no address', { name: 'Eve' }, verified, { name: 'Eve', ...verified }],
+    ['of userinfo, if only it says whether its address is verified', { email: 'admin@acme.test' }, verified, verified],
+    [
+      'of the ID token, if it says that its address is not verified',
+      { email: 'admin@acme.test', email_verified: false },
+      verified,
+      { email: 'admin@acme.test', email_verified: false },
+    ],
+    [
+      'of neither, if nothing says it',
+      { email: 'admin@acme.test' },
+      { email: 'admin@acme.test' },
+      { email: 'admin@acme.test' },
+    ],
+  ] as [string, PersonClaims, PersonClaims, PersonClaims][]) {
+    it(`have the address ${what}`, () => {
+      const joined = joinedClaims(idToken, userinfo);
+      expect({ email: joined.email, verified: joined.email_verified }).to.deep.equal({
+        email: expected.email,
+        verified: expected.email_verified,
+      });
+      expect(joined.name).to.equal(expected.name);
+    });
+  }
 });

@@ -86,6 +86,15 @@ export interface PersonClaims {
   readonly groups?: unknown;
 }
 
+/**
+ * Returns the claims of an ID token, and from the userinfo endpoint those that it lacks. An address comes with what the same of
+ * them says about it: the other may have verified another address.
+ */
+export function joinedClaims<Claims extends PersonClaims>(idToken: Claims, userinfo: PersonClaims): Claims {
+  const { email, email_verified } = idToken.email_verified === undefined ? userinfo : idToken;
+  return { ...userinfo, ...idToken, email, email_verified };
+}
+
 /** A person that the settings of a provider admit. */
 export interface Person {
   readonly subject: string;

@@ -183,9 +183,14 @@ export async function insertReturn(
   return rowCount === 1;
 }
 
-/** Deletes returns whose sign-in would have expired before a time. */
-export async function deleteExpiredReturns(tx: Transaction, before: Date): Promise<void> {
-  await tx.query('DELETE FROM sso_returns WHERE expires_at < $1', [before]);
+/** Deletes up to `limit` returns whose sign-in would have expired before a time. Returns their number. */
+export async function deleteExpiredReturns(tx: Transaction, before: Date, limit: number): Promise<number> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM sso_returns WHERE state_hash = ANY (ARRAY (
+       SELECT state_hash FROM sso_returns WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+    [before, limit],
+  );
+  return rowCount ?? 0;
 }
 
 const settingValues = (settings: ProviderSettings): unknown[] => [

@@ -64,10 +64,14 @@ describe('the header chain', function () {
   };
 
   /** Serves made-up headers; the first has height 0. */
-  const serve = async (shown: () => readonly Buffer[]): Promise<string> => {
+  const serve = async (
+    shown: () => readonly Buffer[],
+    asked: (height: number) => void = () => undefined,
+  ): Promise<string> => {
     const server = createServer((request, response) => {
       const { pathname, searchParams } = new URL(request.url!, 'http://localhost');
       const [from, count] = [Number(searchParams.get('height')), Number(searchParams.get('count'))];
+      if (pathname === '/headers') asked(from);
       const headers = shown();
       if (pathname === '/headers') return response.end(Buffer.concat(headers.slice(from, from + count)));
       const tip = { height: headers.length - 1, hash: toDisplayHex(blockHash(headers.at(-1)!)) };
@@ -112,6 +116,63 @@ describe('the header chain', function () {
     expect(header).to.have.property('height', wanted);
     expect(await hashes()).to.have.length(361);
     expect(await chain.header((await height()) + 1)).to.equal(undefined);
+  });
+
+  it('fetches many headers before its start a page at a time, between which it follows the tip', async () => {
+    const all = mine([], 9000, easy, Buffer.alloc(32));
+    let shown = all.slice(0, -1);
+    const asked: number[] = [];
+    let following: Promise<void> | undefined;
+    const own = await createTestDatabase();
+    try {
+      const url = await serve(
+        () => shown,
+        (height) => {
+          asked.push(height);
+          if (height >= 8000) return;
+          shown = all;
+          following ??= patient.follow();
+        },
+      );
+      const patient = new HeaderChain(own.database, new ChainTracks(url), rulesOf('local'), createLogger('silent'));
+      await patient.follow();
+      asked.length = 0;
+      const first = await patient.header(0);
+      await following;
+      const isOld = (height: number): boolean => height < 8000;
+      expect(asked.findIndex((height) => !isOld(height))).to.be.lessThan(asked.findLastIndex(isOld));
+      expect(first?.raw).to.deep.equal(all[0]);
+      const stored = await own.database.system((tx) => storedHeaders(tx, 0, 10_000));
+      expect(stored.map(({ raw }) => raw)).to.deep.equal(all);
+    } finally {
+      await own.drop();
+    }
+  });
+
+  it('checks each link of many headers that come at once', async () => {
+    const root = Buffer.alloc(32);
+    const all = mine([], 8000, easy, root);
+    let shown = all.slice(0, 300);
+    const url = await serve(() => shown);
+    const own = await createTestDatabase();
+    const count = async () => (await own.database.system((tx) => storedHeaders(tx, 0, 10_000))).length;
+    try {
+      const careful = new HeaderChain(own.database, new ChainTracks(url), rulesOf('local'), createLogger('silent'));
+      await careful.follow();
+      const before = await count();
+      // Where one page of headers ends and the next begins, for each place in a page at which that may be.
+      for (const cut of [1000, 2287, 2288, 2289, 4287, 4288, 4289, 7999]) {
+        shown = [...all.slice(0, cut), ...mine([Buffer.alloc(80, 1)], 8000 - cut, easy, root).slice(1)];
+        const refused = await careful.follow().catch((error: Error) => error.message);
+        expect(refused, String(cut)).to.match(/does not follow/);
+      }
+      expect(await count()).to.equal(before);
+      shown = all;
+      await careful.follow();
+      expect(await count()).to.equal(before + 7700);
+    } finally {
+      await own.drop();
+    }
   });
 
   it('fetches ahead when a block is requested that it has not seen', async () => {

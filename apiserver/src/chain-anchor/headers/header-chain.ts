@@ -1,4 +1,5 @@
 // The chain of headers from the independent source, stored in the database. Proofs are checked against it.
+import { setImmediate } from 'node:timers/promises';
 import { checkHeaderChain, type HeaderAtHeight, parseHeader, toDisplayHex } from '@kellet/verify';
 import { headersLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -41,6 +42,8 @@ export async function storedHeaders(tx: Transaction, from: number, count: number
   return rows.map((row) => ({ height: row.height, blockHash: row.block_hash, raw: row.header }));
 }
 
+type CheckedHeaders = ReturnType<typeof checkHeaderChain>['headers'];
+
 /** Follows a header source. */
 export class HeaderChain {
   private readonly database: Database;
@@ -78,7 +81,7 @@ export class HeaderChain {
    * Runs one change of the stored chain at a time in this process, so that a slow source holds one connection and not
    * all of them.
    */
-  private alone(work: (tx: Transaction) => Promise<void>): Promise<void> {
+  private alone<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     const result = this.queue.then(() => this.database.system(work));
     this.queue = result.catch(() => undefined);
     return result;
@@ -114,18 +117,18 @@ export class HeaderChain {
   /** Judges headers from the source and stores them if they replace the stored ones. */
   private async consider(tx: Transaction, offered: readonly HeaderAtHeight[]): Promise<void> {
     if (offered.length === 0) return;
-    const chain = checkHeaderChain(offered);
+    const checked = await checkInTurns(offered);
     const stored = await storedHeaders(tx, offered[0]!.height - difficultyWindow, maxHeaders + difficultyWindow);
     const verdict = judgeBranch(
       stored.map(({ height, blockHash, raw }): BranchHeader => ({ height, blockHash, bits: parseHeader(raw).bits })),
-      chain.headers.map(({ height, hash, header }) => ({ height, blockHash: toDisplayHex(hash), bits: header.bits })),
+      checked.map(({ height, hash, header }) => ({ height, blockHash: toDisplayHex(hash), bits: header.bits })),
       this.rules,
     );
     this.note(verdict.action === 'refuse' ? verdict.reason : '');
     if (verdict.action !== 'take') return;
     const kept = verdict.from - offered[0]!.height;
     await tx.query('DELETE FROM block_headers WHERE height >= $1', [verdict.from]);
-    await insertHeaders(tx, offered.slice(kept), chain.headers.slice(kept));
+    await insertHeaders(tx, offered.slice(kept), checked.slice(kept));
   }
 
   /** Logs once why a branch is refused. */
@@ -137,33 +140,39 @@ export class HeaderChain {
   }
 
   /**
-   * Returns the header at a height, fetching it and all headers between it and the stored ones if it is missing.
+   * Returns the header at a height, fetching it and all headers between it and the stored ones if it is missing: those may be
+   * all of the chain, so they are fetched and stored a page at a time, between which others have their turn.
    * Returns undefined if the source's chain does not reach that height.
    * Throws if the source cannot be read or contradicts the stored headers.
    */
   async header(height: number): Promise<StoredHeader | undefined> {
     const found = await this.stored(height);
     if (found) return found;
-    await this.alone(async (tx) => {
-      await tx.query('SELECT pg_advisory_xact_lock($1)', [headersLock]);
-      // An earlier call in the queue may have fetched it.
-      const [first] = await storedHeaders(tx, height, 1);
-      if (first?.height === height) return;
-      if (first) return this.extendDown(tx, height);
-      await this.followLocked(tx);
-      await this.extendDown(tx, height);
-    });
+    while (await this.alone((tx) => this.fetchTowards(tx, height)));
     return this.stored(height);
   }
 
-  /** Adds the headers from a height up to the lowest stored one, if they link to it. */
-  private async extendDown(tx: Transaction, from: number): Promise<void> {
+  /** Fetches some of the headers that are missing at a height. Returns whether there are more. */
+  private async fetchTowards(tx: Transaction, height: number): Promise<boolean> {
+    await tx.query('SELECT pg_advisory_xact_lock($1)', [headersLock]);
+    // An earlier call in the queue may have fetched it.
+    const [first] = await storedHeaders(tx, height, 1);
+    if (first?.height === height) return false;
+    if (first) return this.extendDown(tx, height);
+    await this.followLocked(tx);
+    return this.extendDown(tx, height);
+  }
+
+  /** Adds a page of headers below the lowest stored one, if they link to it. Returns whether more are missing from a height on. */
+  private async extendDown(tx: Transaction, from: number): Promise<boolean> {
     const [lowest] = await storedHeaders(tx, from, 1);
-    if (!lowest || lowest.height === from) return;
-    const headers = await this.fetchRange(from, lowest.height - 1);
-    if (headers.length !== lowest.height - from) return;
+    if (!lowest || lowest.height === from) return false;
+    const first = Math.max(from, lowest.height - pageHeaders);
+    const headers = await this.fetchRange(first, lowest.height - 1);
+    if (headers.length !== lowest.height - first) return false;
     const chain = checkHeaderChain([...headers, { height: lowest.height, raw: lowest.raw }]);
     await insertHeaders(tx, headers, chain.headers.slice(0, -1));
+    return first > from;
   }
 
   private async stored(height: number): Promise<StoredHeader | undefined> {
@@ -181,6 +190,18 @@ export class HeaderChain {
     }
     return headers;
   }
+}
+
+/** Checks headers as `checkHeaderChain` does, a page at a time, and lets others run in between. */
+async function checkInTurns(headers: readonly HeaderAtHeight[]): Promise<CheckedHeaders> {
+  const checked: CheckedHeaders = [];
+  for (let from = 0; from < headers.length; from += pageHeaders) {
+    // Each page but the first begins with the last header of the one before, to which it must link.
+    const page = checkHeaderChain(headers.slice(Math.max(0, from - 1), from + pageHeaders)).headers;
+    checked.push(...page.slice(from === 0 ? 0 : 1));
+    await setImmediate();
+  }
+  return checked;
 }
 
 async function insertHeaders(

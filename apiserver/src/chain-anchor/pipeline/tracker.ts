@@ -38,7 +38,7 @@ export class Tracker {
   private readonly headers: HeaderChain | undefined;
   private readonly logger: Logger;
 
-  /** Without a header source nothing is ever confirmed. */
+  /** Without a header source nothing is ever confirmed, or withdrawn. */
   constructor(database: Database, headers: HeaderChain | undefined, logger: Logger) {
     this.database = database;
     this.headers = headers;
@@ -61,9 +61,11 @@ export class Tracker {
       if (known.state === 'pending') await this.change(known, report, isCurrent, (tx, made) => this.unproven(tx, made));
       return 'unproven';
     }
+    if (judgement === 'withdraw' && (await this.mayBeOnChain(known))) return 'ignored';
     return this.change(known, report, isCurrent, (tx, made, now) => {
       if (proof && now === 'prove') return this.confirm(tx, made, proof);
-      if (now === 'withdraw') return this.withdraw(tx, made);
+      // Meanwhile it may have been proven in another block.
+      if (now === 'withdraw' && made.blockHash === known.blockHash) return this.withdraw(tx, made);
       if (now === 'note') return this.note(tx, made, report, isCurrent);
       return Promise.resolve('ignored');
     });
@@ -104,6 +106,16 @@ export class Tracker {
       if (!made) return 'unknown';
       return act(tx, made, judge(made, report, isCurrent));
     });
+  }
+
+  /**
+   * Reports whether the block of a proof is among the headers: then the proof stays, whatever the processor says. So it does without
+   * a header source, which alone could tell.
+   */
+  private async mayBeOnChain({ blockHeight, blockHash }: ChainTransaction): Promise<boolean> {
+    if (!this.headers) return true;
+    const header = await this.headers.header(blockHeight!);
+    return header?.blockHash === blockHash;
   }
 
   /**

@@ -5,6 +5,7 @@ import { expect } from 'chai';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { floorRate } from '../processor/fees.ts';
 import { Processor } from '../processor/processor.ts';
 import { startTestChain, type TestChain } from '../testing/test-chain.ts';
 import { claimDue } from '../transactions/anchor-store.ts';
@@ -36,7 +37,13 @@ describe('pending transactions', function () {
       },
     });
     const logger = createLogger('silent');
-    const processor = new Processor({ url: chain.url, token: '', callbackUrl: '' });
+    const processor = new Processor({
+      url: chain.url,
+      token: '',
+      callbackUrl: '',
+      maximumRate: floorRate,
+      onHighRate: () => undefined,
+    });
     const tracker = new Tracker(database, undefined, logger);
     const sender = new Sender(database, processor, tracker, logger, createMetrics());
     const { stuckTimeouts } = timingOf('local');

@@ -9,6 +9,10 @@ export interface FeeRate {
 /** The minimum rate, whatever the policy says: a transaction without a fee is relayed but not mined. */
 export const floorRate: FeeRate = { satoshis: 1, bytes: 1000 };
 
+/** Returns the lower of two rates. A number of bytes that is next to nothing makes a rate infinite. */
+export const lowerRate = (one: FeeRate, other: FeeRate): FeeRate =>
+  one.satoshis / one.bytes <= other.satoshis / other.bytes ? one : other;
+
 /** Maximum size of a P2PKH input: outpoint 36, script length 1, signature push 73, key push 34, sequence 4. */
 const INPUT_BYTES = 148;
 /** Version, counts up to 65,535, and lock time. */

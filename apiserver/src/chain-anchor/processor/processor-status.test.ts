@@ -111,5 +111,7 @@ describe('callbacks', () => {
       competingTxs: ['x', txid, 3],
     };
     expect(parseCallback(odd)).to.deep.equal([report('MINED', { competingTxids: [txid] })]);
+    const many = { txid, txStatus: 'SEEN_ON_NETWORK', competingTxs: Array.from({ length: 50_000 }, () => blockA) };
+    expect(parseCallback(many)[0]!.competingTxids).to.have.length(10);
   });
 });

@@ -44,7 +44,7 @@ export interface KnownStatus {
 
 /**
  * ignore: nothing new. note: store the status. prove: verify the block it names. withdraw: its block is no longer on
- * the chain.
+ * the chain, if the headers agree.
  */
 export type Judgement = 'ignore' | 'note' | 'prove' | 'withdraw';
 
@@ -101,11 +101,16 @@ export function parseReport(value: unknown): StatusReport | undefined {
     blockHeight: typeof height === 'number' && Number.isSafeInteger(height) && height >= 0 ? height : 0,
     merklePath: text('merklePath'),
     competingTxids: Array.isArray(competing)
-      ? competing.filter((item): item is string => typeof item === 'string' && /^[0-9a-f]{64}$/i.test(item))
+      ? competing
+          .slice(0, maximumCompeting)
+          .filter((item): item is string => typeof item === 'string' && /^[0-9a-f]{64}$/i.test(item))
       : [],
     extraInfo: text('extraInfo').slice(0, 500),
   };
 }
+
+/** Competing transactions of a report that are looked at. Each is stored, and asked for. */
+const maximumCompeting = 10;
 
 /** Returns the reports in a callback's body: one, or a batch `{count, callbacks[]}`. Empty if there are none. */
 export function parseCallback(value: unknown): StatusReport[] {

@@ -2,7 +2,7 @@
 import { toHex } from '@kellet/verify';
 import { readText } from '../../platform/outbound/bounded-body.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
-import { type FeeRate, floorRate } from './fees.ts';
+import { type FeeRate, floorRate, lowerRate } from './fees.ts';
 import { parseReport, type StatusReport } from './processor-status.ts';
 
 /** The processor could not be reached or gave no usable response: nothing is known about the transaction. */
@@ -20,6 +20,10 @@ export interface ProcessorOptions {
   readonly token: string;
   /** Callback URL; empty for none. */
   readonly callbackUrl: string;
+  /** The highest rate that is paid, whatever the processor asks for. */
+  readonly maximumRate: FeeRate;
+  /** Called when the processor asks for more. */
+  readonly onHighRate: (asked: FeeRate) => void;
 }
 
 /** How long the processor may wait for the network before it responds to a submission, in seconds. */
@@ -83,8 +87,8 @@ export class Processor {
   }
 
   /**
-   * Returns the processor's fee rate, refreshed every ten minutes; while it is unavailable, the last known rate or the
-   * floor.
+   * Returns the processor's fee rate, refreshed every ten minutes, but no more than the maximum: all of what an anchor spends is
+   * its fee. While the processor is unavailable, returns the last known rate or the floor.
    */
   async feeRate(): Promise<FeeRate> {
     if (performance.now() - this.rateReadAt < policyMilliseconds) return this.rate ?? floorRate;
@@ -92,7 +96,10 @@ export class Processor {
       const { body } = await this.request('/v1/policy', '/v1/policy', { headers: {} });
       const fee = (body as { policy?: { miningFee?: Partial<FeeRate> } } | undefined)?.policy?.miningFee;
       if (Number.isFinite(fee?.satoshis) && Number.isFinite(fee?.bytes) && fee!.bytes! > 0) {
-        this.rate = { satoshis: fee!.satoshis!, bytes: fee!.bytes! };
+        const asked = { satoshis: fee!.satoshis!, bytes: fee!.bytes! };
+        const { maximumRate, onHighRate } = this.options;
+        this.rate = lowerRate(asked, maximumRate);
+        if (this.rate !== asked) onHighRate(asked);
         this.rateReadAt = performance.now();
       }
     } catch (error) {

@@ -16,9 +16,16 @@ export type CommandStatus = 'queued' | 'scheduled' | 'sent' | 'successful' | 'fa
 /** Maximum characters of an error that is stored. */
 const maxErrorLength = 4096;
 
-/** Shortens an error reported by a device to what is stored: a long one is cut rather than rejected, between two characters. */
-export const keptError = (error: string): string =>
-  isLonger(error, maxErrorLength) ? [...error.slice(0, 2 * maxErrorLength)].slice(0, maxErrorLength).join('') : error;
+/**
+ * Returns an error reported by a device as it is stored: a long one is cut rather than rejected, between two characters, and loses
+ * what PostgreSQL cannot hold.
+ */
+export function keptError(error: string): string {
+  const cut = isLonger(error, maxErrorLength)
+    ? [...error.slice(0, 2 * maxErrorLength)].slice(0, maxErrorLength).join('')
+    : error;
+  return cut.replaceAll('\0', '').toWellFormed();
+}
 
 /** States of a command that has not ended, as SQL. */
 export const openStatuses = `('queued', 'scheduled', 'sent')`;

@@ -5,6 +5,7 @@ import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { KubeConfig } from '@kellet/kubernetes';
 import { expect } from 'chai';
+import { floorRate } from '../../chain-anchor/processor/fees.ts';
 import { Processor } from '../../chain-anchor/processor/processor.ts';
 import { startTestChain } from '../../chain-anchor/testing/test-chain.ts';
 import { fetchArtifact } from '../../device-link/ota/artifacts/artifact-fetch.ts';
@@ -116,7 +117,8 @@ describe('spans of outgoing requests', () => {
   });
 
   describe('of the processor', () => {
-    const processorAt = (url: string) => new Processor({ url, token: secret, callbackUrl: '' });
+    const processorAt = (url: string) =>
+      new Processor({ url, token: secret, callbackUrl: '', maximumRate: floorRate, onHighRate: () => undefined });
 
     it('are sent for the calls of a real one, also outside of requests', async () => {
       const devchain = await startTestChain();

@@ -4,7 +4,7 @@ import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts'
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
-import type { IdempotencyRow } from '../write/flush.ts';
+import type { IdempotencyRow } from '../write/idempotency-keys.ts';
 
 const maxKeyBytes = 255;
 

@@ -1,18 +1,22 @@
 // Handles ingest requests: validates each point, stores the accepted ones durably, then notifies subscribers.
 import type { Clock } from '../../platform/clock.ts';
+import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { maximumPoints } from '../kernel/scanned-request.ts';
 import type { Devices } from '../points/devices.ts';
 import { type AcceptedPoint, isRejection, type Rejection } from '../points/validate.ts';
-import type { IdempotencyRow } from '../write/flush.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
+import type { IdempotencyRow } from '../write/idempotency-keys.ts';
 import type { AnchorQuota } from './anchor-quota.ts';
 import { type IdempotencyScope, idempotencyScope, keptResponse, requestHash } from './idempotency.ts';
 import type { KeptErrors } from './kept-errors.ts';
 import { type Grant, type PointQuota, quotaMessage, usedUp } from './point-quota.ts';
 import type { Submission } from './submission.ts';
+
+/** Requests of one Idempotency-Key that run or wait: attempts of one client, of which all but the first are in vain. */
+const maximumWaiting = 16;
 
 /** Limits of a request. */
 const requestLimits = { points: maximumPoints, errors: 100 } as const;
@@ -46,8 +50,8 @@ export interface IngestDependencies {
 /** Accepts requests of points. */
 export class Ingest {
   private readonly dependencies: IngestDependencies;
-  /** Running requests that carry an Idempotency-Key. */
-  private readonly running = new Map<string, Promise<IngestResult>>();
+  /** Turns of requests that carry the same Idempotency-Key. */
+  private readonly turns = new KeyedMutex(maximumWaiting);
 
   constructor(dependencies: IngestDependencies) {
     this.dependencies = dependencies;
@@ -56,7 +60,8 @@ export class Ingest {
   /**
    * Resolves once all accepted points are durable. Throws INVALID_ARGUMENT for a request above a limit,
    * FAILED_PRECONDITION for an Idempotency-Key used by a different request, RESOURCE_EXHAUSTED if points_per_day leaves
-   * room for none of the points, and UNAVAILABLE if the database stays unavailable for too long.
+   * room for none of the points or too many requests of an Idempotency-Key wait, and UNAVAILABLE if the database stays
+   * unavailable for too long.
    */
   async take(points: Submission, context: CallContext): Promise<IngestResult> {
     if (points.count > requestLimits.points)
@@ -65,15 +70,8 @@ export class Ingest {
     if (!scope) return this.store(points, context, undefined);
     const hash = requestHash(points.given.map((p) => [p.deviceId, p.timestamp, p.numericValues, p.stringValues]));
     const key = JSON.stringify([scope.tenantId, scope.credentialHash, scope.idempotencyKey]);
-    // Requests with the same key run one at a time: the second finds the response stored by the first.
-    await this.running.get(key)?.catch(() => undefined);
-    const result = this.takeOnce(points, context, scope, hash);
-    this.running.set(key, result);
-    try {
-      return await result;
-    } finally {
-      if (this.running.get(key) === result) this.running.delete(key);
-    }
+    // The second finds the response stored by the first. In one flush they would be refused together.
+    return this.turns.run(key, () => this.takeOnce(points, context, scope, hash));
   }
 
   private async takeOnce(

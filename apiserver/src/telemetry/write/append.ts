@@ -1,7 +1,7 @@
 // A request's points on their way through the writer: whole at first, then split if a flush is rejected for its data.
 import { unavailable } from '../../platform/errors.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import type { IdempotencyRow } from './flush.ts';
+import type { IdempotencyRow } from './idempotency-keys.ts';
 
 /** The result of a request whose valid points are durable. */
 export interface Appended {

@@ -1,8 +1,9 @@
 // Parts waiting to be flushed in order of arrival and, after a flush was rejected for its data, the groups being
 // searched for the bad row, each flushed alone.
-import { KelletError, sqlState } from '../../platform/errors.ts';
+import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { halve, type Part } from './append.ts';
+import { isKeyTaken } from './idempotency-keys.ts';
 
 /** Parts that are flushed together. */
 export interface FlushGroup {
@@ -90,8 +91,11 @@ export class FlushQueue {
   }
 }
 
+/** Returns the error of a request whose Idempotency-Key is in use. */
+export const keyTaken = (cause: unknown): KelletError =>
+  new KelletError('ALREADY_EXISTS', 'the Idempotency-Key has just been used', { cause });
+
 function idempotencyError(error: unknown): Error {
-  const taken = sqlState(error) === '23505' && (error as { table?: string }).table === 'telemetry_idempotency';
-  if (taken) return new KelletError('ALREADY_EXISTS', 'the Idempotency-Key has just been used', { cause: error });
+  if (isKeyTaken(error)) return keyTaken(error);
   return error instanceof Error ? error : new Error('a flush was refused', { cause: error });
 }

@@ -6,17 +6,9 @@ import { pointColumns, rowOffsets, writeUint32, writeUuid } from '../points/poin
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
 import { type Batch, batchRoot, type ChainSegment, type Placement, treeLeaves } from './batches.ts';
+import { type IdempotencyRow, nameOfKey } from './idempotency-keys.ts';
 import type { RuleFeedPart } from './rule-feed.ts';
 import { WireBuffer } from './wire-buffer.ts';
-
-/** The response to a request with an Idempotency-Key, stored with its points. */
-export interface IdempotencyRow {
-  readonly tenantId: string;
-  readonly credentialHash: string;
-  readonly idempotencyKey: string;
-  readonly requestHash: string;
-  readonly response: string;
-}
 
 /** A segment completed by the previous flush. */
 export interface FinishedSegment {
@@ -49,7 +41,7 @@ export function encodeFlush(content: FlushContent): WireBuffer {
     `SELECT telemetry_fence('${content.writerId}', ${content.epoch}, ${content.number})`,
     ...chainStatements(placement),
     ...batchStatements(content.writerId, placement),
-    ...content.idempotency.map(idempotencyStatement),
+    ...content.idempotency.toSorted(byKey).map(idempotencyStatement),
     ...ruleFeedStatements(content.ruleFeed),
     ...resultStatements(points, placement),
   ];
@@ -222,6 +214,9 @@ function chainStatements(placement: Placement): string[] {
        )})`,
   ];
 }
+
+/** Processes insert keys in the same order: a flush waits for one of another process that has the same key. */
+const byKey = (one: IdempotencyRow, other: IdempotencyRow): number => (nameOfKey(one) < nameOfKey(other) ? -1 : 1);
 
 function idempotencyStatement(row: IdempotencyRow): string {
   const values = [row.tenantId, row.credentialHash, row.idempotencyKey, row.requestHash, row.response];

@@ -4,8 +4,9 @@ import type { AnchorMode } from '@kellet/verify';
 import { expect } from 'chai';
 import pg from 'pg';
 import { systemClock } from '../../platform/clock.ts';
+import type { KelletError } from '../../platform/errors.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import { createMetrics } from '../../platform/observability/metrics.ts';
+import { createMetrics, type Registry } from '../../platform/observability/metrics.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { SmallDisk } from '../../platform/testing/test-small-disk.ts';
@@ -13,6 +14,7 @@ import type { AcceptedPoint } from '../points/validate.ts';
 import { fsck } from '../testing/fsck.ts';
 import { testPoint } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './group-commit.ts';
+import type { IdempotencyRow } from './idempotency-keys.ts';
 import { closeWriter, takeOverDeadWriters } from './writer-closing.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');
@@ -177,6 +179,49 @@ describe('TelemetryWriter', () => {
     await stop(writer);
     expect((await expectSound()).rows).to.equal(37);
     expect(committed).to.have.length(37);
+  });
+
+  describe('given Idempotency-Keys that are in use', () => {
+    const row = (idempotencyKey: string): IdempotencyRow => ({
+      ...{ tenantId: 'acme', credentialHash: 'a'.repeat(64), idempotencyKey },
+      ...{ requestHash: '', response: '{}' },
+    });
+    const failures = async (metrics: Registry): Promise<number> => {
+      const { values } = (await metrics.getSingleMetric('kellet_telemetry_flush_failures_total')!.get()) as {
+        values: { value: number; labels: { cause?: string } }[];
+      };
+      return values.find(({ labels }) => labels.cause === 'data')!.value;
+    };
+    const isTaken = (result: PromiseSettledResult<unknown>): boolean =>
+      result.status === 'rejected' && (result.reason as KelletError).code === 'ALREADY_EXISTS';
+
+    it('refuses their requests after one flush, and stores those that shared it', async () => {
+      const writer = startWriter();
+      await Promise.all(Array.from({ length: 64 }, (_, n) => writer.append([], row(`key-${n}`))));
+      const metrics = createMetrics();
+      const other = startWriter({}, metrics);
+      const results = await Promise.allSettled([
+        other.append(points(5)),
+        ...Array.from({ length: 64 }, (_, n) => other.append(points(1, 'merkle', 2, n), row(`key-${n}`))),
+        other.append(points(1, 'merkle', 3), row('another')),
+        other.append(points(5, 'merkle', 4)),
+      ]);
+      expect(results.map(isTaken)).to.deep.equal([false, ...Array<boolean>(64).fill(true), false, false]);
+      expect(await failures(metrics)).to.equal(1);
+      expect(committed).to.have.length(11);
+      expect((await expectSound()).rows).to.equal(11);
+    });
+
+    it('stores the first of two requests of a flush that have the same', async () => {
+      const writer = startWriter();
+      const results = await Promise.allSettled([
+        writer.append(points(1), row('twice')),
+        writer.append(points(1, 'merkle', 2), row('twice')),
+        writer.append(points(1, 'merkle', 3)),
+      ]);
+      expect(results.map(isTaken)).to.deep.equal([false, true, false]);
+      expect((await expectSound()).rows).to.equal(2);
+    });
   });
 
   it('survives the loss of its connection at any moment without losing or duplicating a point', async () => {

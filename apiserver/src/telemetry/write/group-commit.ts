@@ -11,9 +11,10 @@ import { batchSecondsFor, type BatchSettings } from '../../policies/batch-second
 import type { AcceptedPoint } from '../points/validate.ts';
 import { Append, type Appended, type Part } from './append.ts';
 import { chainKey, OpenBatches, type Placement } from './batches.ts';
-import { encodeFlush, type IdempotencyRow } from './flush.ts';
+import { encodeFlush } from './flush.ts';
 import { failureCause, failureCauses, type FlushFailure, flushFailure } from './flush-failure.ts';
-import { type FlushGroup, FlushQueue } from './flush-queue.ts';
+import { type FlushGroup, FlushQueue, keyTaken } from './flush-queue.ts';
+import { type IdempotencyRow, isKeyTaken, nameOfKey, takenKeys } from './idempotency-keys.ts';
 import {
   completeAt,
   emptySegment,
@@ -146,17 +147,19 @@ export class TelemetryWriter {
    */
   async append(points: readonly AcceptedPoint[], idempotency?: IdempotencyRow): Promise<Appended> {
     if (this.stopping) throw unavailable('the server is shutting down');
-    if (this.waitingPoints + points.length > this.options.maxWaitingPoints) {
+    // A response to be kept waits as a point does.
+    const weight = points.length + (idempotency ? 1 : 0);
+    if (this.waitingPoints + weight > this.options.maxWaitingPoints) {
       throw unavailable('too many points are waiting to be stored');
     }
     const append = new Append(this.clock.now() + this.options.holdMilliseconds);
-    this.waitingPoints += points.length;
+    this.waitingPoints += weight;
     this.queue.add({ append, points, offset: 0, idempotency });
     this.wake();
     try {
       return await append.done;
     } finally {
-      this.waitingPoints -= points.length;
+      this.waitingPoints -= weight;
     }
   }
 
@@ -420,7 +423,10 @@ export class TelemetryWriter {
     identity.lastNumber = first.number - 1n;
     if (kind === 'chain_moved') identity.batches.forgetHeads();
     if (kind === 'rules_changed') this.ruleFeed.forget();
-    if (kind === 'data' && first.group.parts.length > 0) {
+    if (kind === 'data' && isKeyTaken(error)) {
+      this.putBackFlights();
+      await this.refuseTaken(first.group, error);
+    } else if (kind === 'data' && first.group.parts.length > 0) {
       this.flights.shift();
       this.putBackFlights();
       this.queue.takeApart(first.group, error, this.logger);
@@ -428,6 +434,25 @@ export class TelemetryWriter {
       this.putBackFlights();
       if (kind === 'later') await sleep(retryMilliseconds);
     }
+  }
+
+  /**
+   * Fails those parts of a group whose Idempotency-Key is in use. They are not searched for, because that would take two flushes for
+   * each, which those of others would wait for.
+   */
+  private async refuseTaken(group: FlushGroup, error: unknown): Promise<void> {
+    const keyed = group.parts.flatMap(({ append, idempotency }) => (idempotency ? [{ append, idempotency }] : []));
+    const taken = await this.database.systemRead((tx) =>
+      takenKeys(
+        tx,
+        keyed.map(({ idempotency }) => idempotency),
+      ),
+    );
+    for (const { append, idempotency } of keyed) if (taken.has(nameOfKey(idempotency))) append.fail(keyTaken(error));
+    if (taken.size > 0) return;
+    // It was deleted meanwhile, or the group has a key twice.
+    const again = this.queue.take();
+    if (again.parts.length > 0) this.queue.takeApart(again, error, this.logger);
   }
 
   private putBackFlights(): void {

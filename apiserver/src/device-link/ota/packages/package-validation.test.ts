@@ -27,3 +27,20 @@ describe('the versions that a package requires', () => {
     });
   }
 });
+
+describe('the texts of a package', () => {
+  for (const [field, texts] of [
+    ['name', { name: 'a\0' }],
+    ['artifact_uri', { artifactUri: 'https://artifacts.example/\0' }],
+    ['release_notes', { releaseNotes: 'a\0' }],
+    ['compatibility.device_type', { compatibility: { deviceType: 'a\0' } }],
+    ['compatibility.hardware_id_pattern', { compatibility: { hardwareIdPattern: 'a\0' } }],
+  ] as const) {
+    it(`do not contain NUL: ${field}`, () => {
+      const sha256 = 'ab'.repeat(32);
+      const package_ = { type: OtaPackage_Type.fw, version: '2.0.0', artifactUri: 'upload://', sha256, ...texts };
+      const problem = packageProblem(create(CreatePackageRequestSchema, package_), testIntake().guard);
+      expect(problem).to.equal(`${field} must not contain NUL`);
+    });
+  }
+});

@@ -20,6 +20,15 @@ export function packageProblem(
   if (request.type === undefined || request.type === OtaPackage_Type.type_unspecified) return 'type must be fw or sw';
   if (isLonger(request.name, maxTextLength)) return `name must be at most ${maxTextLength} characters`;
   if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
+  for (const [field, text] of [
+    ['name', request.name],
+    ['artifact_uri', request.artifactUri],
+    ['release_notes', request.releaseNotes],
+    ['compatibility.device_type', compatibility?.deviceType ?? ''],
+    ['compatibility.hardware_id_pattern', compatibility?.hardwareIdPattern ?? ''],
+  ] as const) {
+    if (text.includes('\0')) return `${field} must not contain NUL`;
+  }
   const uri = uriProblem(request.artifactUri, guard);
   if (uri) return uri;
   if (!/^[0-9a-f]{64}$/i.test(request.sha256)) return 'sha256 must be 64 hexadecimal digits';

@@ -30,8 +30,8 @@ const kindOf = (index: number) => kinds[index % kinds.length]!;
 describe('hostile reports', function () {
   this.timeout(120_000);
   let fixture: RolloutFixture;
-  before(async () => (fixture = await openRolloutFixture()));
-  after(() => fixture.close());
+  beforeEach(async () => (fixture = await openRolloutFixture()));
+  afterEach(() => fixture.close());
 
   it('leave the counters exact, and what is not theirs as it is', async () => {
     const strangers = await fixture.make(await fixture.profile('others'), 20);
@@ -76,5 +76,34 @@ describe('hostile reports', function () {
       strangers,
     );
     expect(touched).to.deep.equal([]);
+  });
+
+  it('fail alone if they contain what cannot be stored', async () => {
+    await fixture.load(sensor, 4);
+    const id = await fixture.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    await fixture.schedule(id);
+    const devices = (await fixture.members(id)).map((member) => member.device_id);
+    const reports = new Reports(fixture.test.database, new RolloutMembership(fixture.clock), fixture.clock);
+    const bodies: readonly Body[] = [
+      { status: success, firmwareVersion: '2.0.0' },
+      { status: failure, error: 'no\0 space \ud800' },
+      { status: success, firmwareVersion: '2.0\0.0' },
+      { status: success, firmwareVersion: '2.0.0\ud800' },
+    ];
+    const outcomes = await Promise.allSettled(
+      bodies.map((body, index) =>
+        reports.report(tenant, devices[index]!, create(OtaReportSchema, { rolloutId: id, ...body })),
+      ),
+    );
+    expect(outcomes.map((outcome) => (outcome.status === 'fulfilled' ? '' : String(outcome.reason)))).to.deep.equal([
+      ...['', ''],
+      'KelletError: firmware_version must not contain NUL',
+      'KelletError: firmware_version is not valid Unicode',
+    ]);
+    const members = new Map((await fixture.members(id)).map((member) => [member.device_id, member]));
+    expect(members.get(devices[0]!)).to.include({ state: 'successful' });
+    expect(members.get(devices[1]!)).to.include({ state: 'failure' });
+    const errors = await fixture.rows('SELECT error FROM ota_rollout_devices WHERE device_id = $1', devices[1]);
+    expect(errors).to.deep.equal([{ error: 'no space \ufffd' }]);
   });
 });

@@ -14,7 +14,7 @@ import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { invalidArgument, notFound, resourceExhausted } from '../../../platform/errors.ts';
-import { isLonger } from '../../../platform/requests/fields.ts';
+import { textField } from '../../../platform/requests/fields.ts';
 import { TokenBuckets } from '../../../platform/token-bucket.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
@@ -85,7 +85,9 @@ export class Reports {
    * Applies a device's report. Throws NOT_FOUND for a rollout that the device is not in, INVALID_ARGUMENT for an empty or
    * malformed report, RESOURCE_EXHAUSTED for one of a device that changes its mind too often.
    */
-  async report(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportResponse> {
+  async report(tenantId: string, deviceId: string, given: OtaReport): Promise<ReportResponse> {
+    // Reports share a transaction, so one with what PostgreSQL cannot hold would fail those of other devices.
+    const report = { ...given, error: keptError(given.error) };
     if (report.status === undefined && report.progressPercent === undefined) {
       throw invalidArgument('report: status or progress_percent is required');
     }
@@ -95,9 +97,7 @@ export class Reports {
     if (report.status === OtaReport_Status.success && report.firmwareVersion === '') {
       throw invalidArgument('firmware_version is required with a success');
     }
-    if (isLonger(report.firmwareVersion, maxVersionLength)) {
-      throw invalidArgument(`firmware_version must have at most ${maxVersionLength} characters`);
-    }
+    textField('firmware_version', report.firmwareVersion, { maximum: maxVersionLength });
     if (report.status !== undefined || report.firmwareVersion !== '') {
       const wait = this.allowance.wait(ownerOf(tenantId, deviceId));
       if (wait > 0) throw resourceExhausted('the device has reported too many different results within a day', wait);
@@ -285,7 +285,7 @@ function applyReport(
     if (next === 'rolled_back') countReturn(state);
     // It does not count towards the update, but the operator waits for it.
     state.lastTerminalAt = now;
-    const error = next === 'failure' ? keptError(report.error) : '';
+    const error = next === 'failure' ? report.error : '';
     return {
       columns: { state: next, deadline_at: null, firmware_version: firmwareVersion, error },
       command: next === 'failure' ? 'failure' : 'successful',
@@ -300,7 +300,7 @@ function applyReport(
       state: reported.state,
       deadline_at: null,
       firmware_version: firmwareVersion,
-      error: reported.error || keptError(report.error),
+      error: reported.error || report.error,
       ...(reported.state === 'successful' && { progress_percent: 100 }),
       // Not acknowledged by an earlier resume.
       ...(isFailure(reported.state) && !isFailure(device.state) && { failed_in: state.resumes }),
