@@ -98,12 +98,13 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   /**
    * Deletes the tenant, as DELETE tenants/{tenant_id} does, and refuses the removal of its resource until its data has
    * been purged: with the resource, its namespace would go. The deletion of a resource that was undone by restoring the
-   * tenant is refused too.
+   * tenant is refused too. With `detach` the tenant has no namespace any more.
    */
-  async remove({ tenantId: id, uid }: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
+  async remove({ tenantId: id, uid }: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
     return this.database.system(async (tx) => {
       const deletion = await holdDeletion(tx, id);
       if (!deletion || deletion.purged_at) return undefined;
+      if (detach) await withdrawNamespace(tx, id);
       if (!deletion.deleted_at && uid !== '' && deletion.restored_resource_uid === uid) {
         return { reason: 'TenantRestored', message: `the tenant ${id} was restored; its resource is kept as it is` };
       }

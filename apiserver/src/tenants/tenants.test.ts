@@ -70,8 +70,8 @@ describe('tenants', () => {
     applier.apply(create(ObjectMetaSchema, { tenantId, name: tenantId }), {
       ...{ adminEmail: `admin@${tenantId}.test`, adminPassword: password, ...spec },
     });
-  const remove = (tenantId: string, uid = '') =>
-    applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId, uid }), false);
+  const remove = (tenantId: string, uid = '', detach = false) =>
+    applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId, uid }), detach);
   const call = <M extends (typeof method)[keyof typeof method]>(
     of: M,
     request: MessageInitShape<M['input']>,
@@ -221,6 +221,17 @@ describe('tenants', () => {
       // A resource that was made later and is deleted.
       expect(await remove('undone', 'uid-2')).to.include({ reason: 'TenantDeleted' });
       expect(await remove('nobody', 'uid-1')).to.equal(undefined);
+    });
+
+    it('lose their namespace, as the operator states, also once the deletion of their resource was undone', async () => {
+      const owner = () => test.database.systemRead((tx) => tenantOfNamespace(tx, 'kellet-evicted'));
+      await apply('evicted', { namespace: 'kellet-evicted' });
+      await remove('evicted', 'uid-1');
+      await test.database.system((tx) => markRestored(tx, 'evicted', 'uid-1'));
+      expect(await remove('evicted', 'uid-1')).to.include({ reason: 'TenantRestored' });
+      expect(await owner()).to.include({ tenant_id: 'evicted' });
+      expect(await remove('evicted', 'uid-1', true)).to.include({ reason: 'TenantRestored' });
+      expect(await owner()).to.equal(undefined);
     });
   });
 
