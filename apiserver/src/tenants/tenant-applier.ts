@@ -18,7 +18,6 @@ import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { textField } from '../platform/requests/fields.ts';
-import { isTenant } from '../policies/tenant-reader.ts';
 import {
   checkBatchSeconds,
   checkDefaults,
@@ -32,6 +31,7 @@ import {
 import {
   confirmNamespace,
   defaultsJson,
+  deletionOf,
   holdDeletion,
   holdTenant,
   markDeleted,
@@ -168,7 +168,8 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
 }
 
 async function withdraw(tx: Transaction, meta: ObjectMeta): Promise<void> {
-  if (!(await isTenant(tx, meta.tenantId))) return;
+  const deletion = await deletionOf(tx, meta.tenantId);
+  if (!deletion || deletion.purged_at) return;
   await takeUp(tx, 'Tenant', meta);
   await withdrawNamespace(tx, meta.tenantId);
 }
