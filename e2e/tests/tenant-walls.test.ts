@@ -199,7 +199,8 @@ describe('isolation between tenants in the cluster', function () {
     const headers = { 'x-kellet-namespace': namespace };
     const becomes = (status: number) =>
       waitUntil(
-        async () => (await new Rest(stack().info.rest, token).send('GET', '/api/v1/devices', { headers })).status === status,
+        async () =>
+          (await new Rest(stack().info.rest, token).send('GET', '/api/v1/devices', { headers })).status === status,
         { what: `status ${status}`, timeoutMilliseconds: 20_000 },
       );
     await kube.apply(make('Tenant', tenant, {}));
@@ -212,7 +213,9 @@ describe('isolation between tenants in the cluster', function () {
     await kube.run(['delete', 'namespace', namespace, '--wait=false']);
     await untilReady(kube, 'tenant.kellet.dev', tenant, 'NamespaceTerminating');
     await becomes(403);
-    await kube.in(namespace).run(['patch', 'configmap', 'hold', '--type=merge', '-p', '{"metadata":{"finalizers":null}}']);
+    await kube
+      .in(namespace)
+      .run(['patch', 'configmap', 'hold', '--type=merge', '-p', '{"metadata":{"finalizers":null}}']);
     await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
     await becomes(200);
 

@@ -23,7 +23,10 @@ describe('repairDrift', () => {
     const reads: [seconds: number, from: number][] = [];
     const ending = new AbortController();
     const options: DriftRepairOptions = {
-      client: { find: async <T>(_: unknown, __: string, name: string) => (name === 'unseen' ? ({} as T) : undefined) },
+      client: {
+        find: async <T>(_resource: unknown, _namespace: string, name: string) =>
+          name === 'unseen' ? ({} as T) : undefined,
+      },
       cluster: {
         get: (kind: string) => (kind === 'Tenant' ? undefined : {}),
         namespace: () => undefined,
