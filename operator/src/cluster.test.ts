@@ -24,6 +24,7 @@ describe('the recorded tenant of a namespace', () => {
           ({ metadata: { resourceVersion: '1' }, items: objects[kind] ?? [] }) as unknown as ObjectList<T>,
         async *watch(_resource: unknown, _namespace: unknown, _query: unknown, signal: AbortSignal) {
           await new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
+          yield* [];
         },
       } as never;
       const parts = { clock: new TestClock(), logger: createLogger('silent'), metrics: createMetrics() };
