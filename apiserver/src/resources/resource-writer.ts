@@ -70,6 +70,10 @@ const patchAttempts = 10;
 /** Maximum number of attempts to apply a resource of which newer versions are applied concurrently. */
 const applyAttempts = 5;
 
+/** How often a namespace is looked for that the operator has not confirmed yet, and the pause in between: five seconds in all. */
+const confirmationLooks = 50;
+const confirmationMilliseconds = 100;
+
 /** Writes custom resources into a tenant's namespace and applies them in this process. */
 export class ResourceWriter {
   private readonly database: Database;
@@ -126,11 +130,12 @@ export class ResourceWriter {
   }
 
   private async begun<K extends ManagedKind>(
-    { tenantId }: CallContext,
+    context: CallContext,
     { kind, displayName, spec, ...given }: NewResource<K>,
   ) {
+    const { tenantId } = context;
     const name = given.name ?? resourceName(displayName);
-    const namespace = await this.namespaceOf(tenantId);
+    const namespace = await this.namespaceOf(context);
     const intent: Intent = { tenantId, intentId: newId(), kind, namespace, name };
     return { intent, object: resourceOf(kind, metadataOf(intent, displayName), spec) };
   }
@@ -143,7 +148,7 @@ export class ResourceWriter {
    */
   async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<void> {
     const { kind, name } = change;
-    const namespace = await this.namespaceOf(context.tenantId);
+    const namespace = await this.namespaceOf(context);
     // Serialised, so that a refused change is reverted before the next one.
     return this.turns.run(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
   }
@@ -169,7 +174,7 @@ export class ResourceWriter {
     kind: K,
     name: string,
   ): Promise<KubernetesObject<ManagedSpecs[K]>> {
-    const namespace = await this.namespaceOf(context.tenantId);
+    const namespace = await this.namespaceOf(context);
     const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, context.signal);
     if (!object) throw gone(name, object);
     return object;
@@ -181,7 +186,7 @@ export class ResourceWriter {
    * in use.
    */
   async remove(context: CallContext, kind: ManagedKind, name: string): Promise<boolean> {
-    const namespace = await this.namespaceOf(context.tenantId);
+    const namespace = await this.namespaceOf(context);
     const object = await this.kubernetes.get(kind, namespace, name, context.signal);
     if (!object) return false;
     const manager = foreignManager(object);
@@ -204,12 +209,18 @@ export class ResourceWriter {
     for (const intent of cancelled) await this.creations.deleteCancelled(intent);
   }
 
-  private async namespaceOf(tenantId: string): Promise<string> {
-    const tenant = await this.database.read(tenantId, (tx) => namespaceOf(tx, tenantId));
-    if (!tenant || tenant.deleted) throw notFound('tenant');
-    // Resources must not go into a namespace that only has the name of the tenant's.
-    if (!tenant.confirmed) throw unavailable("the tenant's namespace is not ready");
-    return tenant.namespace;
+  /**
+   * Returns the namespace of a tenant's resources. They must not go into one that only has its name, so this waits until the operator
+   * has found it to be the tenant's, which follows shortly after its creation. Throws UNAVAILABLE if that takes too long.
+   */
+  private async namespaceOf({ tenantId, signal }: Pick<CallContext, 'tenantId' | 'signal'>): Promise<string> {
+    for (let attempt = 0; ; attempt += 1) {
+      const tenant = await this.database.read(tenantId, (tx) => namespaceOf(tx, tenantId));
+      if (!tenant || tenant.deleted) throw notFound('tenant');
+      if (tenant.confirmed) return tenant.namespace;
+      if (attempt === confirmationLooks || signal.aborted) throw unavailable("the tenant's namespace is not ready");
+      await sleep(confirmationMilliseconds, signal);
+    }
   }
 
   /**
