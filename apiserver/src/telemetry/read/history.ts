@@ -20,6 +20,12 @@ export interface PointSource {
   readonly readMilliseconds?: number;
 }
 
+/** Returns what tells whether a key is wanted; no keys mean all. A page may have hundreds of thousands of values. */
+export function keyFilter(keys: readonly string[]): (key: string) => boolean {
+  const wanted = new Set(keys);
+  return wanted.size === 0 ? () => true : (key) => wanted.has(key);
+}
+
 /** Position at which a page of points ended. */
 export interface PointCursor {
   readonly time: string;
@@ -100,7 +106,7 @@ export async function readBuckets(
   width: bigint,
   aggregation: Aggregation,
 ): Promise<HistoryPage<Bucket>> {
-  const isWanted = range.keys.length === 0 ? () => true : (key: string) => range.keys.includes(key);
+  const isWanted = keyFilter(range.keys);
   const rows: Bucket[] = [];
   let bytes = 0;
   let bucket: BucketBuilder | undefined;
