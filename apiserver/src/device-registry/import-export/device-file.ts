@@ -2,7 +2,8 @@
 import type { JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
-import { freeJsonField, textField, textMapField } from '../../platform/requests/fields.ts';
+import { freeJsonField, textField } from '../../platform/requests/fields.ts';
+import { checkTags } from '../devices/device-tags.ts';
 import { maximumGroupsOfDevice } from '../devices/group-members.ts';
 import { csvLine } from './csv-file.ts';
 import { parseJson } from './lines.ts';
@@ -71,7 +72,7 @@ function tagsOf(value: JsonValue): Record<string, string> {
   if (!isObject(value) || Object.values(value).some((tag) => typeof tag !== 'string')) {
     throw invalidArgument('tags must be a JSON object of texts');
   }
-  textMapField('tags', value as Record<string, string>);
+  checkTags(value as Record<string, string>);
   return value as Record<string, string>;
 }
 
