@@ -161,6 +161,27 @@ describe('the number of rows of a tenant', function () {
     expect((await call(method.getDevice, { deviceId: of }, 'other')).groupIds).to.have.length(101);
   });
 
+  it('of bytes of the tags of a device has a maximum, however they are set', async () => {
+    const tags = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, n) => [`large${n}`, 'x'.repeat(1000)]));
+    const message = 'tags must have at most 16384 bytes together';
+    const create = (count: number) => call(method.createDevice, { hardwareId: newId(), tags: tags(count) }, 'other');
+    expect(await refusal(create(17))).to.deep.include({ code: 'INVALID_ARGUMENT', message });
+    const of = (await create(16)).device!.deviceId;
+    const update = { deviceId: of, tags: tags(17), updateMask: { paths: ['tags'] } };
+    expect(await refusal(call(method.updateDevice, update, 'other'))).to.deep.include({ code: 'INVALID_ARGUMENT', message });
+    const bulk = {
+      filter: { tag: [`large0=${'x'.repeat(1000)}`] },
+      action: ChangeDevicesRequest_Action.set_tags,
+      value: {
+        kind: { case: 'structValue' as const, value: { fields: { more: { kind: { case: 'stringValue' as const, value: 'x'.repeat(1000) } } } } },
+      },
+      expected: 1,
+    };
+    expect(await refusal(call(method.changeDevices, bulk, 'other'))).to.deep.include({
+      ...{ code: 'FAILED_PRECONDITION', message: `the tags of device ${of} would have more than 16384 bytes` },
+    });
+  });
+
   it('of alarms is reduced by deleting the oldest cleared ones, whoever has raised them', async () => {
     await insertTenant(test.database, 'old');
     const device = (await makeDevice('old')).deviceId;
