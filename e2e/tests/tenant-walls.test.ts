@@ -5,10 +5,10 @@ import path from 'node:path';
 import { provisionKeyBinding, tenantLabel } from '@kellet/crds';
 import { expect } from 'chai';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
-import type { RestError } from '../../dev/clients/rest.ts';
+import { Rest, type RestError } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { admin, anonymous, kubectl, makeProfile, unique } from '../testing/fixtures.ts';
+import { admin, anonymous, kubectl, makeProfile, platformAdmin, unique } from '../testing/fixtures.ts';
 import { tenantCommand } from '../testing/tenant-command.ts';
 
 interface Resource {
@@ -122,6 +122,61 @@ describe('isolation between tenants in the cluster', function () {
     expect(await failureOf(kube.apply(make('Tenant', tenant, { ...spec, namespace: 'default' })))).to.include(
       'must not change once set',
     );
+  });
+
+  it('gives nobody access to a tenant through a namespace that only has its name', async () => {
+    const tenant = tenantName();
+    const namespace = `kellet-${tenant}`;
+    const place = kube.in(namespace);
+    const plant = async () => {
+      await kube.apply(labelled(namespace, tenant));
+      const rbac = 'rbac.authorization.k8s.io';
+      await place.apply(
+        { apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name: 'thief' } },
+        {
+          apiVersion: `${rbac}/v1`,
+          kind: 'RoleBinding',
+          metadata: { name: 'thief' },
+          roleRef: { apiGroup: rbac, kind: 'ClusterRole', name: 'cluster-admin' },
+          subjects: [{ kind: 'ServiceAccount', name: 'thief', namespace }],
+        },
+      );
+      const token = await place.run(['create', 'token', 'thief', '--audience', 'kellet']);
+      return async () => (await new Rest(stack().info.rest, token).send('GET', '/api/v1/devices')).status;
+    };
+    const early = await plant();
+    const password = `pw-${randomUUID()}`;
+    const email = `admin@${tenant}.test`;
+    const rest = await platformAdmin();
+    await rest.post('/api/v1/tenants', {
+      tenant_id: tenant,
+      name: tenant,
+      admin_email: email,
+      admin_password: password,
+    });
+    await untilReady(kube, 'tenant.kellet.dev', tenant, 'NamespaceConflict');
+    expect(await early()).to.equal(403);
+    // Nor do its resources go there.
+    const own = await Rest.login(stack().info.rest, { email, password });
+    const profile = { name: unique('own'), type: 'own' };
+    expect((await own.send('POST', '/api/v1/profiles', { body: profile })).status).to.equal(503);
+    expect((await place.json<{ items: Resource[] }>(['get', 'dprof'])).items).to.deep.equal([]);
+
+    // The tenant gets its own, and loses it.
+    await kube.run(['delete', 'namespace', namespace, '--timeout=60s']);
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready', 60);
+    await own.post('/api/v1/profiles', profile);
+    const { metadata } = (await place.json<{ items: Resource[] }>(['get', 'dprof'])).items[0]!;
+    const late = await plant();
+    expect(await late()).to.equal(200);
+    const label = (value: string) =>
+      kube.run(['label', 'namespace', namespace, `${tenantLabel}${value}`, '--overwrite']);
+    await label('-');
+    await untilReady(kube, 'tenant.kellet.dev', tenant, 'NamespaceConflict');
+    await waitUntil(async () => (await late()) === 403, { what: 'the refusal', timeoutMilliseconds: 5000 });
+    await label(`=${tenant}`);
+    await waitUntil(async () => (await late()) === 200, { what: 'access', timeoutMilliseconds: 60_000 });
+    await place.wait(`dprof/${metadata.name}`, 'condition=Ready');
   });
 
   it('ignores a recreated namespace with the name of the tenant’s former one', async () => {

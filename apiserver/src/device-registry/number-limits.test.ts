@@ -129,7 +129,11 @@ describe('the number of rows of a tenant', function () {
     );
     const groupIds = groups.map((row) => row.group_id);
     const create = (count: number) =>
-      call(method.createDevice, { hardwareId: newId(), groupIds: groupIds.slice(0, count), tags: { many: '1' } }, 'other');
+      call(
+        method.createDevice,
+        { hardwareId: newId(), groupIds: groupIds.slice(0, count), tags: { many: '1' } },
+        'other',
+      );
     const message = 'a device is in at most 100 device groups, besides those with a query';
     expect(await refusal(create(101))).to.deep.include({ code: 'RESOURCE_EXHAUSTED', message });
     const of = (await create(99)).device!.deviceId;
@@ -162,18 +166,25 @@ describe('the number of rows of a tenant', function () {
   });
 
   it('of bytes of the tags of a device has a maximum, however they are set', async () => {
-    const tags = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, n) => [`large${n}`, 'x'.repeat(1000)]));
+    const tags = (count: number) =>
+      Object.fromEntries(Array.from({ length: count }, (_, n) => [`large${n}`, 'x'.repeat(1000)]));
     const message = 'tags must have at most 16384 bytes together';
     const create = (count: number) => call(method.createDevice, { hardwareId: newId(), tags: tags(count) }, 'other');
     expect(await refusal(create(17))).to.deep.include({ code: 'INVALID_ARGUMENT', message });
     const of = (await create(16)).device!.deviceId;
     const update = { deviceId: of, tags: tags(17), updateMask: { paths: ['tags'] } };
-    expect(await refusal(call(method.updateDevice, update, 'other'))).to.deep.include({ code: 'INVALID_ARGUMENT', message });
+    expect(await refusal(call(method.updateDevice, update, 'other'))).to.deep.include({
+      code: 'INVALID_ARGUMENT',
+      message,
+    });
     const bulk = {
       filter: { tag: [`large0=${'x'.repeat(1000)}`] },
       action: ChangeDevicesRequest_Action.set_tags,
       value: {
-        kind: { case: 'structValue' as const, value: { fields: { more: { kind: { case: 'stringValue' as const, value: 'x'.repeat(1000) } } } } },
+        kind: {
+          case: 'structValue' as const,
+          value: { fields: { more: { kind: { case: 'stringValue' as const, value: 'x'.repeat(1000) } } } },
+        },
       },
       expected: 1,
     };

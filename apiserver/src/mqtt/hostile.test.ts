@@ -334,6 +334,36 @@ describe('MQTT and hostile clients', () => {
   });
 });
 
+describe('MQTT over a WebSocket', () => {
+  let link: TestLink;
+
+  before(async function () {
+    this.timeout(60_000);
+    link = await TestLink.start({ KELLET_ACCESS_LOG: 'off' });
+  });
+  after(() => link?.stop());
+
+  it('reads few small messages of a WebSocket', async () => {
+    const socket = new WebSocket(`ws://127.0.0.1:${link.process.ports.restPort}/mqtt`, 'mqtt');
+    socket.on('error', () => undefined);
+    await once(socket, 'open');
+    socket.send(generate(connectPacket(await link.device())));
+    await once(socket, 'message');
+    const closed = once(socket, 'close');
+    const ping = generate({ cmd: 'pingreq' });
+    let answered = 0;
+    socket.on('message', (data: Buffer) => (answered += data.length));
+    // Packets in pieces of a byte are read,
+    for (let count = 0; count < 100; count += 1) for (const byte of ping) socket.send(Buffer.from([byte]));
+    await eventually(() => answered === 100 * generate({ cmd: 'pingresp' }).length);
+    // but not thousands of them.
+    (socket as unknown as { _socket: Socket })._socket.write(
+      Buffer.alloc(60_000, Buffer.from([0x82, 0x80, 0, 0, 0, 0])),
+    );
+    await closed;
+  });
+});
+
 describe('MQTT and wills that wait', () => {
   let link: TestLink;
   before(async function () {

@@ -42,6 +42,13 @@ const maxClosing = 500;
 /** Overhead of WebSocket frames before a CONNECT is complete. */
 const frameOverheadBytes = 16 * 1024;
 
+/**
+ * Small WebSocket messages a second of a client, for each MQTT message that it may send in a second. Each costs some microseconds,
+ * however little of an MQTT packet it carries.
+ */
+const smallPerPacket = 5;
+const smallBytes = 64;
+
 /** WebSocket pings a second of a client, and the bytes that it has not read at which it gets no pong. */
 const pingsPerSecond = 10;
 const unreadPongBytes = 16 * 1024;
@@ -231,7 +238,7 @@ export class MqttListeners {
     this.webSockets.handleUpgrade(request, stream, head, (socket) => {
       const duplex = createWebSocketStream(socket, { readableObjectMode: false });
       const connection = this.take(duplex, 'websocket', peer);
-      if (connection) boundMessages(socket, stream, connection);
+      if (connection) boundMessages(socket, stream, connection, this.parts.settings.rate);
     });
     this.webSockets.off('wsClientError', refuse);
   };
@@ -239,9 +246,10 @@ export class MqttListeners {
 
 /**
  * Counts what a WebSocket message holds until it is complete: for a stranger that is little, for a device it belongs to the
- * memory of its tenant. Pings get pongs as long as the client reads them and sends few.
+ * memory of its tenant. A client that sends very many small messages is dismissed. Pings get pongs as long as the client reads
+ * them and sends few.
  */
-function boundMessages(socket: WebSocket, raw: Duplex, connection: Connection): void {
+function boundMessages(socket: WebSocket, raw: Duplex, connection: Connection, rate: number): void {
   let ofStranger = 0;
   let held = 0;
   // Before the library takes them: what is left of a piece after a message is little.
@@ -251,7 +259,11 @@ function boundMessages(socket: WebSocket, raw: Duplex, connection: Connection): 
     if (connection.isStranger && ofStranger > connectionLimits.strangerBytes + frameOverheadBytes) socket.terminate();
     else connection.holdOutside(held);
   });
-  socket.on('message', () => connection.holdOutside((held = 0)));
+  const small = new MessagePace(smallPerPacket * rate, performance.now());
+  socket.on('message', (data: Buffer) => {
+    connection.holdOutside((held = 0));
+    if (data.length < smallBytes && small.take(performance.now()) > 0) socket.terminate();
+  });
   const pace = new MessagePace(pingsPerSecond, performance.now());
   socket.on('ping', (data) => {
     if (pace.take(performance.now()) > 0) socket.terminate();

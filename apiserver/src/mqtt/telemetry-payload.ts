@@ -1,12 +1,12 @@
 // The payload of telemetry: one point, a batch of points, or the protobuf message of the contract.
-import { create, fromBinary, type JsonObject } from '@bufbuild/protobuf';
+import { create, type JsonObject } from '@bufbuild/protobuf';
 import { type TelemetryPoint, TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { type IngestRequest, IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { decodeBinary } from '../gateway/transcoding/binary-message.ts';
 import { decodePlain } from '../gateway/transcoding/compiled-decoder.ts';
 import type { Route } from '../gateway/transcoding/routes.ts';
 import { JsonProblem, parseStrictJson, sizeProblem } from '../gateway/transcoding/strict-json.ts';
 import { type BodyDefaults, decodeRequest, type RequestReader } from '../gateway/transcoding/transcode.ts';
-import { wireProblem } from '../gateway/transcoding/wire-problem.ts';
 import { invalidArgument } from '../platform/errors.ts';
 
 /** How telemetry is decoded. */
@@ -29,7 +29,7 @@ export function decodeTelemetry(
   contentType: string,
   defaults: BodyDefaults,
 ): IngestRequest {
-  if (protobufTypes.has(contentType)) return withDefaults(fromProtobuf(payload), defaults);
+  if (protobufTypes.has(contentType)) return withDefaults(decodeBinary(IngestRequestSchema, payload), defaults);
   const decode = (): IngestRequest => withDefaults(fromJson(route, payload), defaults);
   return (reader?.(payload, decode, defaults) as IngestRequest | undefined) ?? decode();
 }
@@ -41,16 +41,6 @@ function withDefaults(request: IngestRequest, defaults: BodyDefaults): IngestReq
     if (point.timestamp === '') point.timestamp = timestamp ??= new Date(defaults.now).toISOString();
   }
   return request;
-}
-
-function fromProtobuf(payload: Buffer): IngestRequest {
-  const problem = wireProblem(IngestRequestSchema, payload);
-  if (problem !== undefined) throw invalidArgument(problem);
-  try {
-    return fromBinary(IngestRequestSchema, payload);
-  } catch {
-    throw invalidArgument('the payload is not a protobuf message kellet.v1.IngestRequest');
-  }
 }
 
 function fromJson(route: Route, payload: Buffer): IngestRequest {

@@ -113,13 +113,17 @@ export const quotaOf = async (tx: Transaction, tenantId: string, name: 'devices'
 export const trustedSigningKeys = async (tx: Transaction, tenantId: string): Promise<string[]> =>
   (await valueOf<string[]>(tx, tenantId, 'trusted_signing_keys')) ?? [];
 
-/** Returns the namespace of a tenant, and whether the tenant is deleted; undefined if there never was one. */
+/**
+ * Returns the namespace of a tenant, whether the operator has found it to be the tenant's, and whether the tenant is deleted;
+ * undefined if there never was one.
+ */
 export async function namespaceOf(
   tx: Transaction,
   tenantId: string,
-): Promise<{ namespace: string; deleted: boolean } | undefined> {
-  const { rows } = await tx.query<{ namespace: string; deleted: boolean }>(
-    'SELECT namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1',
+): Promise<{ namespace: string; confirmed: boolean; deleted: boolean } | undefined> {
+  const { rows } = await tx.query<{ namespace: string; confirmed: boolean; deleted: boolean }>(
+    `SELECT namespace, namespace_confirmed AS confirmed, deleted_at IS NOT NULL AS deleted FROM tenants
+     WHERE tenant_id = $1`,
     [tenantId],
   );
   return rows[0];
@@ -134,12 +138,12 @@ export interface TenantOfNamespace {
   deleted: boolean;
 }
 
-/** Returns the tenant that owns a namespace, or undefined. */
+/** Returns the tenant that owns a namespace, or undefined. One that only has the name of a tenant's is not owned by it. */
 export async function tenantOfNamespace(tx: Transaction, namespace: string): Promise<TenantOfNamespace | undefined> {
   const { rows } = await tx.query<TenantOfNamespace>(
     `SELECT tenant_id, rate_limit_per_minute, ip_allowlist, suspended_at IS NOT NULL AS suspended,
        deleted_at IS NOT NULL AS deleted FROM tenants
-     WHERE namespace = $1`,
+     WHERE namespace = $1 AND namespace_confirmed`,
     [namespace],
   );
   return rows[0];

@@ -16,7 +16,7 @@ import { kindNumbers } from '../control/kinds.ts';
 import { sleep } from '../platform/clock.ts';
 import { KeyedMutex } from '../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { failedPrecondition, KelletError, notFound } from '../platform/errors.ts';
+import { failedPrecondition, KelletError, notFound, unavailable } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { type KubernetesApi, type KubernetesObject, resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
@@ -207,6 +207,8 @@ export class ResourceWriter {
   private async namespaceOf(tenantId: string): Promise<string> {
     const tenant = await this.database.read(tenantId, (tx) => namespaceOf(tx, tenantId));
     if (!tenant || tenant.deleted) throw notFound('tenant');
+    // Resources must not go into a namespace that only has the name of the tenant's.
+    if (!tenant.confirmed) throw unavailable("the tenant's namespace is not ready");
     return tenant.namespace;
   }
 

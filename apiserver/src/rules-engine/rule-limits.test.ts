@@ -129,10 +129,10 @@ describe('the limits of rules', function () {
     const payload = JSON.stringify({ numeric_values: {}, string_values: { s: 'x'.repeat(3 * mebibyte) } });
     for (let count = 0; count < 4; count += 1) {
       const device = await rules.makeDevice();
-      await rules.query(`INSERT INTO rule_last_points (tenant_id, device_id, time, payload) VALUES ('acme', $1, 0, $2)`, [
-        device,
-        payload,
-      ]);
+      await rules.query(
+        `INSERT INTO rule_last_points (tenant_id, device_id, time, payload) VALUES ('acme', $1, 0, $2)`,
+        [device, payload],
+      );
       await feed(rules.test.database, 'acme', device, hot(1));
     }
     const { database, greatest } = countBytesRead(rules.test.database);

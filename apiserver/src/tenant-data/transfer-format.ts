@@ -94,9 +94,9 @@ export function exportedTables(tables: readonly TenantTable[]): TenantTable[] {
 
 /**
  * Columns that get their default again when they are imported. Points are counted after their import, and until then no deleted device
- * is forgotten (docs/decisions/0114).
+ * is forgotten (docs/decisions/0114). Whether a namespace is the tenant's is found out in each cluster.
  */
-const renewedColumns: ReadonlySet<string> = new Set(['deleted_devices.forget_at']);
+const renewedColumns: ReadonlySet<string> = new Set(['deleted_devices.forget_at', 'tenants.namespace_confirmed']);
 
 /** Returns the columns that are exported: values that the database assigns are assigned again. */
 export const exportedColumns = ({ name, columns, identity }: TenantTable): string[] =>

@@ -361,6 +361,7 @@ describe('an exported tenant', function () {
 
     // The others are looked at below.
     const altered = [
+      'tenants',
       'artifacts',
       'artifact_chunks',
       'refresh_tokens',
@@ -374,6 +375,15 @@ describe('an exported tenant', function () {
       if (altered.includes(table)) continue;
       expect(have[table], table).to.deep.equal(rows);
     }
+    // Whether the namespace of this name is the tenant's in this cluster, its operator finds out.
+    const row = (database: TestDatabase) =>
+      query(
+        database,
+        `SELECT to_jsonb(t) - 'namespace_confirmed' AS row, namespace_confirmed FROM tenants t WHERE tenant_id = 'moving'`,
+      );
+    const [theirs, ours] = [await row(source), await row(target)];
+    expect(theirs[0]).to.include({ namespace_confirmed: true });
+    expect(ours).to.deep.equal([{ ...theirs[0], namespace_confirmed: false }]);
     // The points that came with a deleted device are counted before it is forgotten.
     expect(
       await query(

@@ -18,6 +18,7 @@ import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { textField } from '../platform/requests/fields.ts';
+import { isTenant } from '../policies/tenant-reader.ts';
 import {
   checkBatchSeconds,
   checkDefaults,
@@ -29,6 +30,7 @@ import {
   tenantIdForm,
 } from './tenant-settings.ts';
 import {
+  confirmNamespace,
   defaultsJson,
   holdDeletion,
   holdTenant,
@@ -38,6 +40,7 @@ import {
   type TenantField,
   type TenantSettings,
   updateTenant,
+  withdrawNamespace,
 } from './tenant-store.ts';
 
 type TenantSpec = Specs['Tenant'];
@@ -63,17 +66,23 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   }
 
   /**
-   * Writes the tenant, and creates its administrator if the account is missing; an existing account keeps its password.
+   * Writes the tenant, and creates its administrator if the account is missing; an existing account keeps its password. The spec
+   * states the namespace that the operator has found to be the tenant's; without one, as of a request, the namespace is only planned.
+   * An empty one states that the tenant has none now, and nothing else is applied.
    */
   async apply(meta: ObjectMeta, spec: TenantSpec, last?: LastStep): Promise<Applied<Observed>> {
     const id = meta.tenantId;
     try {
       if (!tenantIdForm.test(id)) throw new RefusalError('InvalidSpec', 'the name must be a DNS label');
+      if (spec.namespace === '') {
+        await this.database.system((tx) => withdraw(tx, meta));
+        return { id };
+      }
       const settings = settingsOf(meta, spec);
       const passwordHash = await this.administratorHash(meta, spec);
       const adminUserId = await this.database.system(async (tx) => {
         await takeUp(tx, 'Tenant', meta);
-        await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
+        await writeTenant(tx, id, spec.namespace, settings);
         const userId = await makeAdministrator(tx, id, spec.adminEmail ?? '', passwordHash);
         await last?.(tx);
         return userId;
@@ -157,17 +166,25 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
   };
 }
 
-async function writeTenant(tx: Transaction, tenantId: string, namespace: string, settings: TenantSettings) {
-  const before = await holdTenant(tx, tenantId, settings.name, namespace);
+async function withdraw(tx: Transaction, meta: ObjectMeta): Promise<void> {
+  if (!(await isTenant(tx, meta.tenantId))) return;
+  await takeUp(tx, 'Tenant', meta);
+  await withdrawNamespace(tx, meta.tenantId);
+}
+
+async function writeTenant(tx: Transaction, tenantId: string, namespace: string | undefined, settings: TenantSettings) {
+  const before = await holdTenant(tx, tenantId, settings.name, namespace ?? `kellet-${tenantId}`);
   if (before.purged_at) {
     throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id cannot be reused`);
   }
   if (before.deleted_at) throw new RefusalError('TenantDeleted', deletedMessage(tenantId, before.purge_at));
   const changed = changedSettings(before.applied, settings);
-  if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
-  if (before.namespace !== namespace || Object.keys(changed).length > 0) {
-    await noteApplied(tx, tenantId, namespace, settings);
+  if (Object.keys(changed).length > 0) {
+    await updateTenant(tx, tenantId, changed);
+    await noteApplied(tx, tenantId, settings);
   }
+  const isConfirmed = before.namespace_confirmed && before.namespace === namespace;
+  if (namespace !== undefined && !isConfirmed) await confirmNamespace(tx, tenantId, namespace);
 }
 
 /** Returns the settings of a manifest that differ from those of the manifest applied last. */

@@ -51,7 +51,9 @@ export class TenantResources {
       intent,
       object: resourceOf(kind, metadataOf(intent, tenantId), specOf('Tenant', request)),
       apply: (object, last) => {
-        const spec = { ...object.spec, adminPassword };
+        // Only the operator finds out whether a namespace is the tenant's.
+        const { namespace: _, ...stated } = object.spec;
+        const spec = { ...stated, adminPassword };
         return this.options.applier.apply(create(ObjectMetaSchema, metaOf(tenantId, object)), spec, async (tx) => {
           await last(tx);
           // The operator may have seen the resource before the password existed, and waits.

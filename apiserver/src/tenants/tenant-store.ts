@@ -87,6 +87,8 @@ export async function listTenants(tx: Transaction, after: string | undefined, li
 export interface AppliedTenant {
   readonly applied: Readonly<Record<string, unknown>>;
   readonly namespace: string;
+  /** Whether the operator has found the namespace to be the tenant's. */
+  readonly namespace_confirmed: boolean;
   readonly deleted_at: Date | null;
   readonly purge_at: Date | null;
   readonly purged_at: Date | null;
@@ -104,16 +106,34 @@ export async function holdTenant(
     [tenantId, name, namespace],
   );
   const { rows } = await tx.query<AppliedTenant & Record<string, unknown>>(
-    'SELECT applied, namespace, deleted_at, purge_at, purged_at FROM tenants WHERE tenant_id = $1 FOR UPDATE',
+    `SELECT applied, namespace, namespace_confirmed, deleted_at, purge_at, purged_at FROM tenants
+     WHERE tenant_id = $1 FOR UPDATE`,
     [tenantId],
   );
   return rows[0]!;
 }
 
 /** Records the manifest that was applied. */
-export async function noteApplied(tx: Transaction, tenantId: string, namespace: string, settings: TenantSettings) {
-  const values = [tenantId, namespace, JSON.stringify(settings)];
-  await tx.query('UPDATE tenants SET namespace = $2, applied = $3 WHERE tenant_id = $1', values);
+export async function noteApplied(tx: Transaction, tenantId: string, settings: TenantSettings) {
+  await tx.query('UPDATE tenants SET applied = $2 WHERE tenant_id = $1', [tenantId, JSON.stringify(settings)]);
+}
+
+/** Records the namespace that the operator has found to be the tenant's. */
+export async function confirmNamespace(tx: Transaction, tenantId: string, namespace: string): Promise<void> {
+  await tx.query('UPDATE tenants SET namespace = $2, namespace_confirmed = true WHERE tenant_id = $1', [
+    tenantId,
+    namespace,
+  ]);
+  await notifyTenantChanged(tx, tenantId);
+}
+
+/** Records that the tenant's namespace is not its own any more, or never was. What was allowed because of it ends. */
+export async function withdrawNamespace(tx: Transaction, tenantId: string): Promise<void> {
+  const { rowCount } = await tx.query(
+    'UPDATE tenants SET namespace_confirmed = false WHERE tenant_id = $1 AND namespace_confirmed',
+    [tenantId],
+  );
+  if (rowCount) await notifyTenantChanged(tx, tenantId);
 }
 
 /** The deletion of a tenant. */
@@ -223,7 +243,7 @@ export async function stoppedSince(
 /** Records that all data of a tenant is gone, and clears its row except for its id, which is never reused. */
 export async function markPurged(tx: Transaction, tenantId: string): Promise<void> {
   await tx.query(
-    `UPDATE tenants SET name = '', namespace = 'purged:' || tenant_id, rate_limit_per_minute = DEFAULT, quotas = DEFAULT,
+    `UPDATE tenants SET name = '', namespace = 'purged:' || tenant_id, namespace_confirmed = false, rate_limit_per_minute = DEFAULT, quotas = DEFAULT,
        defaults = DEFAULT, ip_allowlist = DEFAULT, mfa_required = DEFAULT, trusted_signing_keys = DEFAULT, applied = DEFAULT,
        publish_points = NULL, retention_days = DEFAULT, batch_seconds = DEFAULT, suspended_at = NULL, restored_resource_uid = '', updated_at = now(),
        purged_at = now()

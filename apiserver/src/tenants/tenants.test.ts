@@ -20,6 +20,7 @@ import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.
 import { eventually } from '../platform/testing/eventually.ts';
 import { codeOf, refusal } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { tenantOfNamespace } from '../policies/tenant-reader.ts';
 import { createTenants } from './service.ts';
 import { changedSettings, TenantApplier } from './tenant-applier.ts';
 import { markRestored, type TenantSettings } from './tenant-store.ts';
@@ -112,6 +113,27 @@ describe('tenants', () => {
       expect((await call(method.getOwnTenant, {}, 'acme')).updatedAt).to.deep.equal(tenant.updatedAt);
       await login('acme');
       expect(await codeOf(login('acme', 'another good password'))).to.equal('UNAUTHENTICATED');
+    });
+
+    it('have a namespace once the operator states it, as long as it does', async () => {
+      const owner = (namespace: string) => test.database.systemRead((tx) => tenantOfNamespace(tx, namespace));
+      await apply('housed', { name: 'Housed' });
+      // Planned: somebody else may have a namespace of this name.
+      expect(await owner('kellet-housed')).to.equal(undefined);
+      await apply('housed', { name: 'Housed', namespace: 'kellet-housed' });
+      expect(await owner('kellet-housed')).to.include({ tenant_id: 'housed' });
+      // As the request that creates a tenant, if the operator is faster.
+      await apply('housed', { name: 'Housed' });
+      expect(await owner('kellet-housed')).to.include({ tenant_id: 'housed' });
+      notified.length = 0;
+      await apply('housed', { name: 'Another name', namespace: '' });
+      expect(await owner('kellet-housed')).to.equal(undefined);
+      await eventually(() => notified.includes('kellet_tenants housed'));
+      expect((await call(method.getTenant, { tenantId: 'housed' })).name).to.equal('Housed');
+      await apply('housed', { name: 'Housed', namespace: 'kellet-housed' });
+      expect(await owner('kellet-housed')).to.include({ tenant_id: 'housed' });
+      expect(await apply('never-made', { namespace: '' })).to.deep.equal({ id: 'never-made' });
+      expect(await codeOf(call(method.getTenant, { tenantId: 'never-made' }))).to.equal('NOT_FOUND');
     });
 
     it('are the same with several concurrent appliers', async () => {

@@ -16,6 +16,9 @@ export interface Attack {
   /** `grpc`: concurrent calls per connection, and the bytes that each sends over and over without ending the request. */
   readonly calls?: number;
   readonly body?: string;
+  /** `grpc`: the credentials, one for each connection, and how the messages are compressed. */
+  readonly keys?: readonly string[];
+  readonly encoding?: string;
   /** `publish`: what each connection begins with, instead of `request`, in base64; `body` follows over and over. */
   readonly requests?: readonly string[];
   /** `flood /ws`: bytes of each message. */
@@ -44,22 +47,27 @@ function frame(text: string): Buffer {
 }
 
 /** Opens HTTP/2 connections that never read a response, each with many unfinished calls. */
-function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): void {
+function runGrpc({ port, connections, request, calls = 1, body = '', keys = [], encoding }: Attack): void {
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
   const bytes = Buffer.from(body, 'base64');
-  const open = (): void => {
+  const open = (connection: number): void => {
+    const key = keys[connection];
     const session = connectHttp2(`http://127.0.0.1:${port}`, { settings: { initialWindowSize: 0 } });
     session.on('error', () => undefined);
     session.once('close', () => {
       closed += 1;
-      setTimeout(open, 1000);
+      setTimeout(() => open(connection), 1000);
     });
     session.once('connect', () => {
       opened += 1;
       for (let index = 0; index < calls; index += 1) {
         const headers = { ':method': 'POST', ':path': request, 'content-type': 'application/grpc', te: 'trailers' };
-        const stream = session.request(headers);
+        const stream = session.request({
+          ...headers,
+          ...(key !== undefined && { 'x-api-key': key }),
+          ...(encoding !== undefined && { 'grpc-encoding': encoding }),
+        });
         stream.on('error', () => undefined).pause();
         const send = (): void => {
           sentBytes += bytes.length;
@@ -69,7 +77,7 @@ function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): 
       }
     });
   };
-  for (let index = 0; index < connections; index += 1) open();
+  for (let index = 0; index < connections; index += 1) open(index);
 }
 
 /** Opens connections that send as fast as they are read. */

@@ -74,6 +74,10 @@ export class TenantReconciler {
     }
     const namespace = chosen ?? (await this.makeNamespace(tenant));
     if ('conflict' in namespace) {
+      // Nobody may act for the tenant because of what that namespace grants.
+      const { adminEmail: _, ...settings } = tenant.spec;
+      const response = await this.apply(tenant, kept, { name, ...settings, namespace: '' });
+      if (!response) return { requeueAfterMilliseconds: overtakenRetryMilliseconds };
       const findings = [...wasSynced(tenant), fails('Ready', 'NamespaceConflict', namespace.conflict)];
       const outcome = await this.write(tenant, kept, findings);
       return earliest(outcome, conflictRetryMilliseconds);

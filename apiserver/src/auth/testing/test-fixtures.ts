@@ -18,7 +18,8 @@ export async function insertTenant(
 ): Promise<void> {
   await database.system((tx) =>
     tx.query(
-      `INSERT INTO tenants (tenant_id, name, namespace, quotas, defaults, ip_allowlist) VALUES ($1, $1, $2, $3, $4, $5)`,
+      `INSERT INTO tenants (tenant_id, name, namespace, namespace_confirmed, quotas, defaults, ip_allowlist)
+       VALUES ($1, $1, $2, true, $3, $4, $5)`,
       [
         tenantId,
         `kellet-${tenantId}`,

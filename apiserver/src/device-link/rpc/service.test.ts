@@ -265,7 +265,7 @@ describe('commands to devices', () => {
       const { database, bytes } = countBytesRead(test.database);
       const counted = new Delivery(database, createProfileReader(database), systemClock);
       const polls: unknown[][] = [];
-      for (let more = true; more; ) {
+      for (let more = true; more;) {
         const { commands, nextMilliseconds } = await counted.take(tenantId, deviceId);
         polls.push(commands.map(({ params }) => params['n']));
         more = nextMilliseconds === 0;

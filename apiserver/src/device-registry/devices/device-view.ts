@@ -51,7 +51,8 @@ export function countThatFit(devices: readonly MessageInitShape<typeof DeviceSch
   let bytes = 0;
   for (const [index, { tags = {}, effectiveTags: effective = {}, metadata = {}, groupIds = [] }] of devices.entries()) {
     if (bytes >= most) return index;
-    bytes += charactersOf(tags) + charactersOf(effective) + JSON.stringify(metadata).length + 40 * groupIds.length + 1000;
+    bytes +=
+      charactersOf(tags) + charactersOf(effective) + JSON.stringify(metadata).length + 40 * groupIds.length + 1000;
   }
   return devices.length;
 }

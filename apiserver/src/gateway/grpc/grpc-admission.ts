@@ -1,22 +1,15 @@
 // Admission and accounting of gRPC calls, from metadata to status. Callers are authenticated and authorised before any
 // message is read. The outcome is counted, logged and traced once, whether it comes from the handler, grpc-js or the
 // client.
-import { constants, type ServerHttp2Stream } from 'node:http2';
+import { constants } from 'node:http2';
 import type { DescMethod, DescService } from '@bufbuild/protobuf';
-import {
-  type Metadata,
-  ServerInterceptingCall,
-  type ServerInterceptingCallInterface,
-  type ServerInterceptor,
-  status,
-} from '@grpc/grpc-js';
+import { type Metadata, ServerInterceptingCall, type ServerInterceptor, status } from '@grpc/grpc-js';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
 import { type GrpcCall, metadataText } from '../../platform/grpc/grpc-context.ts';
 import { defaultGrpcLimits, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
-import { addPiece } from '../../platform/pieces.ts';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
 import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
@@ -25,19 +18,31 @@ import type { AddressOf } from '../admission/client-address.ts';
 import type { ProofOf } from '../admission/connection-proof.ts';
 import { timeoutForm } from '../http/deadline.ts';
 import { namespaceHeader } from '../http/metadata.ts';
-import { type BodyMemory, isShredded, probeMessageBytes, strangerBodyBytes } from '../memory/body-memory.ts';
+import { type BodyMemory, probeMessageBytes, strangerBodyBytes } from '../memory/body-memory.ts';
 import type { Hold } from '../memory/memory-budget.ts';
 import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
 import { endCall, traceCall } from '../observability/call-trace.ts';
 import { accessOf } from '../transcoding/routes.ts';
 import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
+import { OpenStreams } from './open-streams.ts';
+import {
+  acceptedEncodings,
+  discardRequest,
+  isLeft,
+  isTruncated,
+  limitMessage,
+  pieceCounter,
+  readInParts,
+  refuseCompressed,
+  socketOf,
+  type WireCall,
+} from './wire-call.ts';
 
 const tooLarge = (bytes: number): string => `the message must not be larger than ${bytes} bytes`;
 
 /** What arrives in one frame is not counted. */
 const uncountedBytes = 16 * 1024;
-const discardMilliseconds = 100;
 
 /** How the stream of a client ends that does not read: RESOURCE_EXHAUSTED for a gRPC client. */
 const tooSlow = constants.NGHTTP2_ENHANCE_YOUR_CALM;
@@ -163,6 +168,7 @@ export class GrpcAdmission {
   private readonly methods: ReadonlyMap<string, AdmittedMethod>;
   /** Running calls by their metadata, the only object that interceptors and handlers share. */
   private readonly calls = new WeakMap<Metadata, RunningCall>();
+  private readonly streams = new OpenStreams();
 
   constructor(parts: GrpcAdmissionParts) {
     this.parts = parts;
@@ -182,6 +188,7 @@ export class GrpcAdmission {
     if (!admitted) return this.limitProbe(call);
     const isOpen = isPublic(accessOf(admitted.method));
     if (isOpen) limitMessage(call, strangerBodyBytes);
+    refuseCompressed(call);
     let running: RunningCall | undefined;
     let hold: Hold | undefined;
     let arrived: (() => void) | undefined;
@@ -221,17 +228,23 @@ export class GrpcAdmission {
       const opened = (running = new RunningCall(this.parts, admitted, metadata, call));
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
-        opened.admit().then(
+        const isStream = admitted.method.methodKind !== 'unary' && !isOpen;
+        const entering = opened.admit().then(() => {
+          if (isStream) opened.whenOver(this.streams.enter(opened.caller));
+        });
+        entering.then(
           // Calls cancelled in the meantime stop here.
           () => {
             isAdmitted = true;
-            joinPieces(call);
-            if (!requestStream) limitPieces(call);
+            const counters = requestStream ? [] : [pieceCounter(call)];
             if (isOpen) hold = this.holdMessage(call, opened);
             else {
               allowMoreCalls(call);
-              arrived = this.countMessage(call, opened, requestStream);
+              const count = this.messageCounter(call, opened, requestStream);
+              counters.push(count.taken);
+              arrived = count.arrived;
             }
+            readInParts(call, counters);
             proceed(metadata);
           },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
@@ -267,8 +280,10 @@ export class GrpcAdmission {
   };
 
   /** Limits the message size of a call of health or reflection, and how many of them an address may have running. */
-  private limitProbe(call: ServerInterceptingCallInterface): ServerInterceptingCall {
+  private limitProbe(call: WireCall): ServerInterceptingCall {
     limitMessage(call, probeMessageBytes);
+    refuseCompressed(call);
+    readInParts(call, []);
     let hold: Hold | undefined;
     let hasStatus = false;
     const sendStatus = call.sendStatus.bind(call);
@@ -293,7 +308,7 @@ export class GrpcAdmission {
   }
 
   /** Reserves the maximum message size for a caller without a credential, until the message has arrived. */
-  private holdMessage(call: ServerInterceptingCallInterface, running: RunningCall): Hold {
+  private holdMessage(call: WireCall, running: RunningCall): Hold {
     const hold = this.parts.memory.holdStranger(running.entry.address, () =>
       call.sendStatus(toStatus(crowded(), running.headers, this.parts.logger)),
     );
@@ -302,14 +317,18 @@ export class GrpcAdmission {
   }
 
   /**
-   * Counts the bytes of a caller's unfinished message; one of a stream counts until the handler takes it. Returns a function
-   * to be called when a message has arrived. The oldest ones are rejected when memory runs short.
+   * Returns what counts the bytes of a caller's unfinished message; one of a stream counts until the handler takes it: `taken` is to
+   * be called with bytes that have arrived, `arrived` when a message has. The oldest ones are rejected when memory runs short.
    */
-  private countMessage(call: WireCall, running: RunningCall, isStream: boolean): () => void {
+  private messageCounter(
+    call: WireCall,
+    running: RunningCall,
+    isStream: boolean,
+  ): { taken: (bytes: number) => void; arrived: () => void } {
     let hold: Hold | undefined;
-    let bytes = 0;
+    let held = 0;
     const release = (): void => {
-      bytes = 0;
+      held = 0;
       hold?.release();
       hold = undefined;
     };
@@ -317,18 +336,20 @@ export class GrpcAdmission {
       call.sendStatus(toStatus(crowded(), running.headers, this.parts.logger));
       discardRequest(call);
     };
-    call.stream?.on('data', (chunk: Buffer) => {
-      bytes += chunk.length;
-      if (bytes <= uncountedBytes) return;
-      hold ??= this.parts.memory.holdCaller(running.caller.tenantId, evict);
-      hold.set(bytes);
-    });
     running.whenOver(release);
-    return () => {
-      if (!isStream) return release();
-      running.keepMessage(hold);
-      bytes = 0;
-      hold = undefined;
+    return {
+      taken: (bytes) => {
+        held += bytes;
+        if (held <= uncountedBytes) return;
+        hold ??= this.parts.memory.holdCaller(running.caller.tenantId, evict);
+        hold.set(held);
+      },
+      arrived: () => {
+        if (!isStream) return release();
+        running.keepMessage(hold);
+        held = 0;
+        hold = undefined;
+      },
     };
   }
 
@@ -371,70 +392,12 @@ export class GrpcAdmission {
 
 const crowded = (): KelletError => unavailable('too many bodies are being received: try again');
 
-/** grpc-js does not expose the stream of a call, nor the reader of its frames. */
-type WireCall = ServerInterceptingCallInterface & {
-  readonly stream?: ServerHttp2Stream;
-  readonly decoder?: { readonly readState: number; readonly readPartialMessage?: Buffer[] };
-};
-
-/** Joins the small pieces of an unfinished message, which grpc-js keeps as they arrive. */
-function joinPieces({ stream, decoder }: WireCall): void {
-  stream?.on('data', () => {
-    const pieces = decoder?.readPartialMessage;
-    if (!pieces || !isWithinMessage(decoder)) return;
-    const last = pieces.pop();
-    if (last) addPiece(pieces, last);
-  });
-}
-
-/** Returns the socket of a call's connection. */
-const socketOf = ({ stream }: WireCall): unknown => stream?.session?.socket;
-
-/** Reports whether the requests have ended within a message, which grpc-js would drop. 0: between two messages. */
-const isTruncated = ({ decoder }: WireCall): boolean => decoder !== undefined && isWithinMessage(decoder);
-
-const isWithinMessage = (decoder: { readonly readState: number }): boolean => decoder.readState !== 0;
-
-/** Frees what has arrived of a request, and ends its stream once the status has left. */
-function discardRequest({ stream }: WireCall): void {
-  stream?.removeAllListeners('data').resume();
-  setTimeout(() => stream?.destroy(), discardMilliseconds).unref();
-}
-
-/** Ends the connection of a request that comes in too many small pieces. */
-function limitPieces({ stream }: WireCall): void {
-  let pieces = 0;
-  let bytes = 0;
-  stream?.on('data', (piece: Buffer) => {
-    pieces += 1;
-    bytes += piece.length;
-    if (isShredded(pieces, bytes)) stream.session?.destroy();
-  });
-}
-
 /** Lets a connection on which a caller has been admitted have more calls at a time. */
 function allowMoreCalls({ stream }: WireCall): void {
   const session = stream?.session;
   if (!session || session.destroyed || known.has(session)) return;
   known.add(session);
   session.settings({ maxConcurrentStreams: concurrentCalls.ofCallers });
-}
-
-/** Reports whether the client has reset or lost the stream. */
-function isLeft(call: WireCall): boolean {
-  return call.stream !== undefined && (call.stream.destroyed || call.stream.closed);
-}
-
-/** Lowers the message size limit of one call; grpc-js has a setting only for the whole port. */
-function limitMessage(
-  call: ServerInterceptingCallInterface & {
-    maxReceiveMessageSize?: number;
-    decoder?: { maxReadMessageLength: number };
-  },
-  bytes: number,
-): void {
-  call.maxReceiveMessageSize = bytes;
-  if (call.decoder) call.decoder.maxReadMessageLength = bytes;
 }
 
 /** Maps failures detected by grpc-js to the contract's codes. May add response metadata. */
@@ -450,8 +413,8 @@ function foundFailure(
   }
   // Before a message is read, the only possible cause is a malformed deadline.
   if (code === status.INTERNAL && !isAdmitted) return { code: status.INVALID_ARGUMENT, details: timeoutForm };
-  // The message uses an unknown compression.
-  if (code === status.UNIMPLEMENTED) headers.set('grpc-accept-encoding', 'identity,deflate,gzip');
+  // The message is compressed.
+  if (code === status.UNIMPLEMENTED) headers.set(acceptedEncodings, 'identity');
   return { code, details };
 }
 

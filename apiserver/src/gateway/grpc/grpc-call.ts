@@ -1,5 +1,5 @@
 // Converts a gRPC call to a call of the data plane: metadata, request and errors.
-import { create, type DescMessage, type DescMethod, fromBinary, type Message, toBinary } from '@bufbuild/protobuf';
+import { create, type DescMethod, type Message, toBinary } from '@bufbuild/protobuf';
 import { anyPack, DurationSchema, type FieldMask } from '@bufbuild/protobuf/wkt';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
@@ -10,8 +10,8 @@ import { newRequestId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AddressOf } from '../admission/client-address.ts';
 import { requestIdOf } from '../http/metadata.ts';
+import { decodeBinary } from '../transcoding/binary-message.ts';
 import { checkMask, hasUpdateMask } from '../transcoding/update-mask.ts';
-import { wireProblem } from '../transcoding/wire-problem.ts';
 
 /** A telemetry request of 4 MiB plus overhead. */
 export const maximumMessageBytes = 4 * 1024 * 1024 + 64 * 1024;
@@ -57,20 +57,10 @@ function statusDetails(error: KelletError, requestId: string): Buffer {
 
 /** Decodes the request of a call. Throws INVALID_ARGUMENT, naming the field, for anything the contract forbids. */
 export function readRequest(method: DescMethod, bytes: Uint8Array): Message {
-  const problem = wireProblem(method.input, bytes);
-  if (problem !== undefined) throw invalidArgument(problem);
-  const message = decoded(method.input, bytes);
+  const message = decodeBinary(method.input, bytes);
   if (!hasUpdateMask(method.input)) return message;
   const mask = (message as Message & { updateMask?: FieldMask }).updateMask;
   if (!mask || mask.paths.length === 0) throw invalidArgument('update_mask is required');
   mask.paths = checkMask(method, mask.paths);
   return message;
-}
-
-function decoded(schema: DescMessage, bytes: Uint8Array): Message {
-  try {
-    return fromBinary(schema, bytes);
-  } catch {
-    throw invalidArgument('the message: cannot be decoded');
-  }
 }

@@ -143,6 +143,16 @@ describe('the error for an invalid binary message', () => {
       holding(field.list, ...Array.from({ length: 100_000 }, () => hex('0a 02 20 01'))),
       'the message: must not hold more than 100000 messages',
     ],
+    [
+      holding(field.words, ...Array.from({ length: 100_001 }, () => new Uint8Array(0))),
+      'the message: must not hold more than 100000 items in its lists',
+    ],
+    // As packed as they can be.
+    [holding(field.numbers, new Uint8Array(100_001)), 'the message: must not hold more than 100000 items in its lists'],
+    // Unknown fields, a field that occurs again and again, and the fields of an unknown group.
+    [Buffer.from('a84600'.repeat(500_001), 'hex'), 'the message: must not hold more than 500000 fields'],
+    [Buffer.from('0a00'.repeat(500_001), 'hex'), 'the message: must not hold more than 500000 fields'],
+    [Buffer.from(`ab46${'0800'.repeat(500_000)}`, 'hex'), 'the message: must not hold more than 500000 fields'],
     [nested(100), `nested: must not be nested deeper than 100`],
     [nested(20_000), `nested: must not be nested deeper than 100`],
     // Unterminated groups of an unknown field.

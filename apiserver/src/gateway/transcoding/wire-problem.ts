@@ -4,11 +4,17 @@ import { isUtf8 } from 'node:buffer';
 import { type DescField, type DescMessage, ScalarType } from '@bufbuild/protobuf';
 import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
 import { isWellKnown, showPath } from './field-path.ts';
-import { maximumKeys, maximumNodes } from './strict-json.ts';
+import { maximumItems, maximumKeys, maximumNodes } from './strict-json.ts';
 import { enumNames } from './value-checks.ts';
 
 /** Maximum nesting of messages, as in the decoder. */
 const maximumDepth = 100;
+
+/**
+ * Maximum number of fields, unknown ones and those of nested messages included. A field of two bytes costs as much as one of a
+ * hundred; of the largest reasonable request, each value of a point has four.
+ */
+const maximumFields = 500_000;
 
 /** Ranges of google.protobuf.Timestamp (years 1 to 9999) and Duration (10,000 years), in seconds. */
 const firstSecond = -62_135_596_800n;
@@ -60,6 +66,20 @@ interface Span {
 /** An error at the current position of the walk. */
 class Problem extends Error {}
 
+/** A message that has too many of something, wherever that is. */
+class Excess extends Problem {}
+
+/** A reader that counts the fields, those of unknown groups included. */
+class FieldReader extends BinaryReader {
+  private fields = 0;
+
+  override tag(): [number, WireType] {
+    this.fields += 1;
+    if (this.fields > maximumFields) throw new Excess(`must not hold more than ${maximumFields} fields`);
+    return super.tag();
+  }
+}
+
 const cutOff = (): Problem => new Problem('is truncated');
 const ofAnotherType = (): Problem => new Problem('has the wrong wire type');
 
@@ -70,7 +90,7 @@ export function wireProblem(schema: DescMessage, bytes: Uint8Array): string | un
     walk.message(schema, bytes.length, 1);
     return undefined;
   } catch (error) {
-    const place = showPath(schema, walk.place());
+    const place = error instanceof Excess ? '' : showPath(schema, walk.place());
     const reason = reasonOf(error);
     return `${place === '' ? 'the message' : place}: ${reason}`;
   }
@@ -84,14 +104,15 @@ function reasonOf(error: unknown): string {
 
 class Walk {
   private readonly bytes: Uint8Array;
-  private readonly reader: BinaryReader;
+  private readonly reader: FieldReader;
   /** Current position; a map key is represented by the location of its text. Left in place when a problem is thrown. */
   private readonly path: (string | number | Span)[] = [];
   private messages = 0;
+  private listed = 0;
 
   constructor(bytes: Uint8Array) {
     this.bytes = bytes;
-    this.reader = new BinaryReader(bytes);
+    this.reader = new FieldReader(bytes);
   }
 
   place(): (string | number)[] {
@@ -105,10 +126,7 @@ class Walk {
       throw new Problem(`must not be nested deeper than ${maximumDepth}`);
     }
     this.messages += 1;
-    if (this.messages > maximumNodes) {
-      this.path.length = 0;
-      throw new Problem(`must not hold more than ${maximumNodes} messages`);
-    }
+    if (this.messages > maximumNodes) throw new Excess(`must not hold more than ${maximumNodes} messages`);
     const { typeName } = schema;
     if (typeName === 'google.protobuf.Timestamp') return this.timestamp(end);
     if (typeName === 'google.protobuf.Duration') return this.duration(end);
@@ -149,6 +167,8 @@ class Walk {
     const isPacked = wireType === WireType.LengthDelimited && entry.wireType !== wireType;
     const last = isPacked ? this.end(wireType, end) : this.reader.pos + 1;
     while (this.reader.pos < last) {
+      this.listed += 1;
+      if (this.listed > maximumItems) throw new Excess(`must not hold more than ${maximumItems} items in its lists`);
       this.path.push(index);
       this.value(entry, isPacked ? entry.wireType : wireType, isPacked ? last : end, depth);
       this.path.pop();

@@ -100,7 +100,9 @@ describe('the outbox', function () {
 
   it('reads some megabytes of events at a time, however large they are', async () => {
     // The broker refuses them, which makes no difference here.
-    const events = Array.from({ length: 450 }, (_, n) => event(`r${n}`, n, { data: { n, filling: 'x'.repeat(20_000) } }));
+    const events = Array.from({ length: 450 }, (_, n) =>
+      event(`r${n}`, n, { data: { n, filling: 'x'.repeat(20_000) } }),
+    );
     for (let first = 0; first < events.length; first += 50) await add(...events.slice(first, first + 50));
     const { database, bytes, greatest } = countBytesRead(test.database);
     const relay = new OutboxRelay(database, broker, createLogger('silent'), createMetrics());

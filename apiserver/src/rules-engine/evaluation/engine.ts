@@ -162,7 +162,12 @@ export class RuleEngine {
     const chosen = new Set(deviceIds);
     const { now = [], later = [] } = Object.groupBy(points, ({ deviceId }) => (chosen.has(deviceId) ? 'now' : 'later'));
     const output = await evaluateBatch(
-      { ...{ points: now, rules, devices, failing, newId }, memberships: groups, ...known, now: this.parts.clock.now() },
+      {
+        ...{ points: now, rules, devices, failing, newId },
+        memberships: groups,
+        ...known,
+        now: this.parts.clock.now(),
+      },
       new Turns(),
     );
     output.left.push(...later);

@@ -99,7 +99,8 @@ export type ApplyRequest = Message<"kellet.control.v1.ApplyRequest"> & {
    * The spec as described by the custom resource definition, with the values that the operator has resolved: `name`,
    * `namespace` and `adminPassword` (the initial password of the administrator account; an existing account keeps its
    * own) of a Tenant, `keySha256` and `keyBinding` of a ProvisioningTemplate, `artifactCredentials` (the values of the
-   * Secret by data key, for the fetch that this call starts) of an OtaPackage.
+   * Secret by data key, for the fetch that this call starts) of an OtaPackage. An empty `namespace` of a Tenant states
+   * that it has none: nothing else is applied, and nobody acts for the tenant because of what RBAC grants in one.
    *
    * @generated from field: google.protobuf.Struct spec = 8;
    */
