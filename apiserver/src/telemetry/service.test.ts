@@ -346,29 +346,6 @@ describe('TelemetryService', () => {
     expect(points[0]!.dataHash).to.equal(points[1]!.dataHash);
   });
 
-  it('reads history of many keys at the cost of one', async () => {
-    const nameOf = (letter: string, n: number) => `${letter}${String(n).padStart(3, '0')}`;
-    const values = Object.fromEntries(Array.from({ length: 256 }, (_, n) => [nameOf('k', n), n]));
-    for (let first = 0; first < 1500; first += 250) {
-      await send(
-        Array.from({ length: 250 }, (_, n) => ({ deviceId, timestamp: at(first + n), numericValues: values })),
-      );
-    }
-    const others = Array.from({ length: 255 }, (_, n) => nameOf('l', n));
-    const milliseconds = async (keys: string[]): Promise<number> => {
-      let least = Infinity;
-      for (let run = 0; run < 3; run += 1) {
-        const before = process.cpuUsage();
-        expect((await history({ keys, pageSize: 10_000 })).points).to.have.length(1500);
-        least = Math.min(least, process.cpuUsage(before).user / 1000);
-      }
-      return least;
-    };
-    await milliseconds(['k000']);
-    const one = await milliseconds(['k000']);
-    expect(await milliseconds([...others, 'k000'])).to.be.below(2 * one);
-  });
-
   it('restricts history to keys', async () => {
     await send([
       { deviceId, timestamp: at(0), numericValues: { a: 1, b: 2 } },

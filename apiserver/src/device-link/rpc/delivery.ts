@@ -4,7 +4,6 @@ import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
-import { jsonBytes } from '../../platform/database/sized-rows.ts';
 import { isId } from '../../platform/ids.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { type CommandRow, handOut, openStatuses } from '../commands/commands.ts';
@@ -17,10 +16,7 @@ import { fromColumn } from '../ota/rollouts/decisions/rollout-spec.ts';
 /** Maximum commands delivered by one poll. */
 const maxCommandsPerPoll = 20;
 
-/** Bytes of parameters after which a poll gets no more commands: each may have 64 KiB. */
-const maxBytesPerPoll = 256 * 1024;
-
-/** Maximum devices whose commands one statement reads, without their parameters. */
+/** Maximum devices whose commands one statement reads. */
 const maxDevicesPerLook = 200;
 
 /**
@@ -66,14 +62,6 @@ const nextCommands = {
         AND status = 'sent' AND sent_at < d.delivered_before ORDER BY created_at, correlation_id`,
 };
 
-/**
- * The columns of a command `c` that decide about its delivery. Those of many devices are read at once, so the parameters, which
- * users choose, are read when it is handed out.
- */
-const leanColumns = `c.tenant_id, c.correlation_id, c.device_id, c.method, c.status, c.error, c.persistent, c.rollout_id, c.attempts,
-  c.created_at, c.sent_at, c.finished_at, c.expires_at, NULL::jsonb AS response,
-  CASE WHEN c.rollout_id IS NULL THEN '{}' ELSE c.params END AS params, ${jsonBytes('c.params')} AS bytes`;
-
 /** The columns of a rollout that decide whether its commands may be delivered. */
 interface RolloutColumns {
   readonly rollout_id: string;
@@ -88,10 +76,7 @@ type Hold = 'paused' | 'closed' | undefined;
 
 /** An open command. */
 interface Found {
-  /** With parameters only if a rollout sent it. */
   readonly command: CommandRow;
-  /** Of its parameters. */
-  readonly bytes: number;
   readonly isDue: boolean;
   /** Milliseconds until it is due. */
   readonly milliseconds: number;
@@ -129,7 +114,7 @@ export class Delivery {
     if (held.some(({ hold }) => hold === 'closed')) waits.push(untilOpening(deviceId, this.clock.now()));
 
     const freeDue = due.filter(({ rollout }) => !rollout?.hold);
-    const free = withinBytes(freeDue.slice(0, limit), maxBytesPerPoll);
+    const free = freeDue.slice(0, limit);
     const plain = free.filter(({ rollout }) => !rollout).map(({ command }) => command);
     const claims = free.flatMap(({ command, rollout }) =>
       rollout ? [this.updates.take({ command, ...rollout }).then((row) => (row ? [row] : []))] : [],
@@ -159,12 +144,11 @@ export class Delivery {
       place: number;
       is_due: boolean;
       milliseconds: number;
-      bytes: number;
       rollout: RolloutColumns | null;
     } & Record<string, unknown>;
     const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<Row>(
-        `SELECT ${leanColumns}, d.place::int4 AS place, ${kind === 'due' ? 'c.not_before <= now()' : 'true'} AS is_due,
+        `SELECT c.*, d.place::int4 AS place, ${kind === 'due' ? 'c.not_before <= now()' : 'true'} AS is_due,
            ceil(extract(epoch FROM c.not_before - now()) * 1000)::float8 AS milliseconds,
            CASE WHEN r.rollout_id IS NOT NULL THEN to_jsonb(r) END AS rollout
          FROM ${rowsOf('$2::uuid[]', '$3::timestamptz[]', '$5::text[]')}
@@ -192,10 +176,9 @@ export class Delivery {
     for (const [rolloutId, rollout] of rollouts) holds.set(rolloutId, await this.holdOf(tenantId, rollout));
 
     const found: Found[][] = asking.map(() => []);
-    for (const { place, is_due: isDue, milliseconds, bytes, rollout, ...command } of rows) {
+    for (const { place, is_due: isDue, milliseconds, rollout, ...command } of rows) {
       found[place - 1]!.push({
         command,
-        bytes,
         isDue,
         milliseconds,
         rollout: rollout
@@ -227,17 +210,6 @@ async function settled(claims: readonly Promise<readonly CommandRow[]>[]): Promi
   const failure = outcomes.find((outcome) => outcome.status === 'rejected');
   if (taken.length === 0 && failure) throw failure.reason;
   return taken;
-}
-
-/** Returns the first commands, until they have so many bytes; at least one. */
-function withinBytes(found: readonly Found[], most: number): readonly Found[] {
-  let before = 0;
-  const end = found.findIndex(({ bytes }, index) => {
-    const isBeyond = index > 0 && before + bytes > most;
-    before += bytes;
-    return isBeyond;
-  });
-  return end === -1 ? found : found.slice(0, end);
 }
 
 const byAge = (a: CommandRow, b: CommandRow): number =>

@@ -17,7 +17,6 @@ import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { Paging } from '../../platform/requests/paging.ts';
-import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
@@ -253,29 +252,6 @@ describe('commands to devices', () => {
       expect(await poll(deviceId)).to.have.length(5);
       const { correlation_id: last } = await send(deviceId);
       expect((await poll(deviceId)).map((command) => command.correlation_id)).to.deep.equal([last]);
-    });
-
-    it('reads parameters only of what it hands out, a quarter of a mebibyte at a time', async () => {
-      const deviceId = await device();
-      for (let n = 0; n < 12; n += 1) {
-        const params = { n, text: 'x'.repeat(60_000) };
-        const command = { tenantId, deviceId, method: 'm', params, persistent: true, expiresInSeconds: 600 };
-        await test.database.tenant(tenantId, (tx) => enqueueCommand(tx, command));
-      }
-      const { database, bytes } = countBytesRead(test.database);
-      const counted = new Delivery(database, createProfileReader(database), systemClock);
-      const polls: unknown[][] = [];
-      for (let more = true; more;) {
-        const { commands, nextMilliseconds } = await counted.take(tenantId, deviceId);
-        polls.push(commands.map(({ params }) => params['n']));
-        more = nextMilliseconds === 0;
-      }
-      expect(polls).to.deep.equal([
-        [0, 1, 2, 3],
-        [4, 5, 6, 7],
-        [8, 9, 10, 11],
-      ]);
-      expect(bytes()).to.be.below(13 * 60_000);
     });
 
     it('accepts the same response any number of times, also concurrently, and no other', async () => {

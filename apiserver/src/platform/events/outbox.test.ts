@@ -3,7 +3,6 @@ import { connect, type NatsConnection } from 'nats';
 import { systemClock } from '../clock.ts';
 import { createLogger } from '../observability/logger.ts';
 import { createMetrics, type Registry } from '../observability/metrics.ts';
-import { countBytesRead } from '../testing/bytes-read.ts';
 import { eventually } from '../testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 import { TestNats } from '../testing/test-nats.ts';
@@ -96,20 +95,6 @@ describe('the outbox', function () {
       const own = received.filter(({ subject }) => subject.endsWith(`.${resource}`)).map(({ n }) => n);
       expect(own).to.deep.equal(Array.from({ length: 50 }, (_, n) => n));
     }
-  });
-
-  it('reads some megabytes of events at a time, however large they are', async () => {
-    // The broker refuses them, which makes no difference here.
-    const events = Array.from({ length: 450 }, (_, n) =>
-      event(`r${n}`, n, { data: { n, filling: 'x'.repeat(20_000) } }),
-    );
-    for (let first = 0; first < events.length; first += 50) await add(...events.slice(first, first + 50));
-    const { database, bytes, greatest } = countBytesRead(test.database);
-    const relay = new OutboxRelay(database, broker, createLogger('silent'), createMetrics());
-    stops.push(() => relay.close());
-    await drained();
-    expect(bytes()).to.be.above(450 * 20_000);
-    expect(greatest()).to.be.below(4.5 * 1024 * 1024);
   });
 
   it('sets aside an event larger than the broker accepts, logs it once and continues', async () => {

@@ -64,9 +64,8 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
   return rows.map((row) => row.position);
 }
 
-/** Number of events read, published and deleted together, and bytes after which no more are read: each may have 64 KiB and more. */
+/** Number of events read, published and deleted together. */
 const maxPerRound = 500;
-const maxBytesPerRound = 4 * 1024 * 1024;
 
 /** A round starts no more publications after this long, because it holds a transaction. */
 const roundMilliseconds = 10_000;
@@ -135,12 +134,8 @@ export class OutboxRelay {
     const { published, refused } = await this.database.system(async (tx): Promise<Round> => {
       if (!(await tryLock(tx, outboxLock))) return { published: [], refused: [] };
       const { rows } = await tx.query<Row>(
-        `SELECT position, event_id, tenant_id, subject, payload FROM (
-           SELECT *, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING)
-             - octet_length(payload) AS bytes_before
-           FROM (SELECT position, event_id, tenant_id, subject, payload FROM outbox
-                 WHERE not_before <= now() ORDER BY position LIMIT ${maxPerRound}) AS first
-         ) AS due WHERE bytes_before < ${maxBytesPerRound} ORDER BY position`,
+        `SELECT position, event_id, tenant_id, subject, payload FROM outbox
+         WHERE not_before <= now() ORDER BY position LIMIT ${maxPerRound}`,
       );
       const round = await this.publish(rows);
       if (round.published.length > 0) {

@@ -1,7 +1,7 @@
 // What evaluations read and write besides rules. Every function works inside the caller's transaction, which holds the
 // tenant's evaluation lock.
 import { zstdCompressSync, zstdDecompressSync } from 'node:zlib';
-import { type OpenAlarm,openAlarmColumns } from '../../device-registry/alarms/alarm-store.ts';
+import { type OpenAlarm, openAlarmColumns } from '../../device-registry/alarms/alarm-store.ts';
 import { ruleEvaluationLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';

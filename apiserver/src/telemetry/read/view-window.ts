@@ -1,6 +1,6 @@
 // What may be read of a device: everything, or the window of an entity view.
 import type { PointValues } from '../points/payload.ts';
-import { keyFilter, type PointCursor, type PointSource, readPoints } from './history.ts';
+import { type PointCursor, type PointSource, readPoints } from './history.ts';
 import { type LatestValues, mergePoint, noLatestValues, type TimedValue } from './latest-values.ts';
 
 /** A part of a device's data. Times are nanoseconds since 1970; `end` is exclusive. */
@@ -47,11 +47,10 @@ export async function latestWithin(
   searched = maximumSearched,
 ): Promise<LatestValues> {
   const shown = noLatestValues();
-  const isWanted = keyFilter(window.keys);
   const hidden = new Set<string>();
   const take = <T>(values: ReadonlyMap<string, TimedValue<T>>, into: Map<string, TimedValue<T>>): void => {
     for (const [key, value] of values) {
-      if (value.time < window.start || !isWanted(key)) continue;
+      if (value.time < window.start || (window.keys.length > 0 && !window.keys.includes(key))) continue;
       if (value.time >= window.end) hidden.add(key);
       else into.set(key, value);
     }
