@@ -50,7 +50,7 @@ import type { PointValues } from './points/payload.ts';
 import { formatNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
 import type { Aggregation } from './read/buckets.ts';
-import { type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
+import { keyFilter, type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
 import type { HistoryRange } from './read/hot-points.ts';
 import { readNextTail, TailKeeper } from './read/hot-tails.ts';
 import {
@@ -553,13 +553,19 @@ class Telemetry implements TelemetryModule {
 
   private async points(range: HistoryRange, page: Page<PointCursor>) {
     const { rows, isCut } = await readPoints(this.source, range, page.after);
+    const isWanted = keyFilter(range.keys);
     const found = rows.map((row) => {
       const dataHash = row.dataHash.toString('hex');
       const values = JSON.parse(row.payload) as { numeric_values: object; string_values: object };
-      const point = historyPoint(range, row.time, {
-        numericValues: values.numeric_values as PointValues['numericValues'],
-        stringValues: values.string_values as PointValues['stringValues'],
-      });
+      const point = historyPoint(
+        range.deviceId,
+        row.time,
+        {
+          numericValues: values.numeric_values as PointValues['numericValues'],
+          stringValues: values.string_values as PointValues['stringValues'],
+        },
+        isWanted,
+      );
       point.dataHash = dataHash;
       point.anchored = row.anchored;
       return { point, cursor: { time: String(row.time), hash: dataHash } };
@@ -575,7 +581,7 @@ class Telemetry implements TelemetryModule {
     else if (after !== undefined) rest.start = after + width > range.start ? after + width : range.start;
     const { rows, isCut } = await readBuckets(this.source, rest, width, aggregation);
     const found = rows.map((bucket) => ({
-      point: historyPoint(range, bucket.time, { numericValues: bucket.numeric, stringValues: bucket.text }),
+      point: historyPoint(range.deviceId, bucket.time, { numericValues: bucket.numeric, stringValues: bucket.text }),
       cursor: { time: String(bucket.time), hash: '' },
     }));
     return { rows: found, isCut };
@@ -589,13 +595,17 @@ function setOwn<T>(values: Record<string, T>, key: string, value: T): void {
   else Object.defineProperty(values, key, { value, enumerable: true, configurable: true, writable: true });
 }
 
-function historyPoint(range: HistoryRange, time: bigint, values: PointValues): HistoryPoint {
-  const point = create(HistoryPointSchema, { deviceId: range.deviceId, timestamp: formatNanoseconds(time) });
-  const wanted = (key: string) => range.keys.length === 0 || range.keys.includes(key);
+function historyPoint(
+  deviceId: string,
+  time: bigint,
+  values: PointValues,
+  isWanted: (key: string) => boolean = () => true,
+): HistoryPoint {
+  const point = create(HistoryPointSchema, { deviceId, timestamp: formatNanoseconds(time) });
   for (const [key, value] of Object.entries(values.numericValues))
-    if (wanted(key)) setOwn(point.numericValues, key, value);
+    if (isWanted(key)) setOwn(point.numericValues, key, value);
   for (const [key, value] of Object.entries(values.stringValues))
-    if (wanted(key)) setOwn(point.stringValues, key, value);
+    if (isWanted(key)) setOwn(point.stringValues, key, value);
   return point;
 }
 

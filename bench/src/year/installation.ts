@@ -47,7 +47,7 @@ function remaining(started: number, done: number): string {
 }
 
 /** What a device with everything of it, a batch and a point take on the disk, with their indexes and what building these needs. */
-const bytesOf = { device: 14_500, batch: 1500, coldPoint: 75, hotPoint: 320 };
+const bytesOf = { device: 14_500, batch: 1600, coldPoint: 75, hotPoint: 320 };
 /** For WAL, and of the disk that is left free. */
 const spareBytes = 2e9;
 

@@ -49,6 +49,12 @@ export interface CommandRow {
   readonly expires_at: Date;
 }
 
+/** What decides whether a command is delivered: all but what a device is told, which can be large. */
+export type OpenCommand = Pick<
+  CommandRow,
+  'tenant_id' | 'correlation_id' | 'device_id' | 'status' | 'attempts' | 'rollout_id' | 'created_at'
+>;
+
 /** A command to be queued. */
 export interface NewCommand {
   readonly tenantId: string;
@@ -338,7 +344,7 @@ export async function postponeCommands(
 export async function handOut(
   tx: Transaction,
   tenantId: string,
-  commands: readonly CommandRow[],
+  commands: readonly OpenCommand[],
   updateSeconds = 0,
 ): Promise<CommandRow[]> {
   const { rows } = await tx.query<CommandRow & Record<string, unknown>>(

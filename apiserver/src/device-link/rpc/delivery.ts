@@ -2,11 +2,13 @@
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
+import { LargeReads } from '../../platform/concurrency/large-reads.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
+import { jsonBytes } from '../../platform/database/sized-rows.ts';
 import { isId } from '../../platform/ids.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import { type CommandRow, handOut, openStatuses } from '../commands/commands.ts';
+import { type CommandRow, handOut, type OpenCommand, openStatuses } from '../commands/commands.ts';
 import { mayDeliver } from '../ota/delivery/delivery-decision.ts';
 import { untilOpening } from '../ota/delivery/delivery-rate.ts';
 import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
@@ -15,6 +17,12 @@ import { fromColumn } from '../ota/rollouts/decisions/rollout-spec.ts';
 
 /** Maximum commands delivered by one poll. */
 const maxCommandsPerPoll = 20;
+
+/** Bytes of parameters that one poll delivers; a larger command is delivered alone. */
+const maxBytesPerPoll = 256 * 1024;
+
+/** Polls that deliver more than this wait for their turn. */
+const smallBytes = 16 * 1024;
 
 /** Maximum devices whose commands one statement reads. */
 const maxDevicesPerLook = 200;
@@ -76,7 +84,9 @@ type Hold = 'paused' | 'closed' | undefined;
 
 /** An open command. */
 interface Found {
-  readonly command: CommandRow;
+  readonly command: OpenCommand;
+  /** Of its parameters. */
+  readonly bytes: number;
   readonly isDue: boolean;
   /** Milliseconds until it is due. */
   readonly milliseconds: number;
@@ -90,6 +100,7 @@ export class Delivery {
   private readonly profiles: ProfileReader;
   private readonly clock: Clock;
   private readonly updates: UpdateDelivery;
+  private readonly large = new LargeReads();
   private readonly looks = {
     due: this.batches('due'),
     delivered: this.batches('delivered'),
@@ -114,12 +125,12 @@ export class Delivery {
     if (held.some(({ hold }) => hold === 'closed')) waits.push(untilOpening(deviceId, this.clock.now()));
 
     const freeDue = due.filter(({ rollout }) => !rollout?.hold);
-    const free = freeDue.slice(0, limit);
-    const plain = free.filter(({ rollout }) => !rollout).map(({ command }) => command);
+    const free = fitting(freeDue.slice(0, limit));
+    const plain = free.filter(({ rollout }) => !rollout);
     const claims = free.flatMap(({ command, rollout }) =>
       rollout ? [this.updates.take({ command, ...rollout }).then((row) => (row ? [row] : []))] : [],
     );
-    if (plain.length > 0) claims.push(this.database.tenant(tenantId, (tx) => handOut(tx, tenantId, plain)));
+    if (plain.length > 0) claims.push(this.handOut(tenantId, plain));
     const commands = await settled(claims);
     if (commands.length < free.length) waits.push(lossDelayMilliseconds);
     if (free.length < freeDue.length) waits.push(0);
@@ -130,17 +141,26 @@ export class Delivery {
     };
   }
 
+  private handOut(tenantId: string, found: readonly Found[]): Promise<CommandRow[]> {
+    const commands = found.map(({ command }) => command);
+    const bytes = found.reduce((sum, one) => sum + one.bytes, 0);
+    return this.large.run(tenantId, bytes, smallBytes, () =>
+      this.database.tenant(tenantId, (tx) => handOut(tx, tenantId, commands)),
+    );
+  }
+
   private batches(kind: keyof typeof nextCommands): Batches<Asking, readonly Found[]> {
     return new Batches(maxDevicesPerLook, (tenantId, asking) => this.look(kind, tenantId, asking));
   }
 
-  /** Reads the next open commands of each device. */
+  /** Reads the next open commands of each device, without what they tell the device: that can be large. */
   private async look(
     kind: keyof typeof nextCommands,
     tenantId: string,
     asking: readonly Asking[],
   ): Promise<readonly (readonly Found[])[]> {
-    type Row = CommandRow & {
+    type Row = OpenCommand & {
+      bytes: number;
       place: number;
       is_due: boolean;
       milliseconds: number;
@@ -148,7 +168,8 @@ export class Delivery {
     } & Record<string, unknown>;
     const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<Row>(
-        `SELECT c.*, d.place::int4 AS place, ${kind === 'due' ? 'c.not_before <= now()' : 'true'} AS is_due,
+        `SELECT c.tenant_id, c.correlation_id, c.device_id, c.status, c.attempts, c.rollout_id, c.created_at,
+           ${jsonBytes('c.params')} AS bytes, d.place::int4 AS place, ${kind === 'due' ? 'c.not_before <= now()' : 'true'} AS is_due,
            ceil(extract(epoch FROM c.not_before - now()) * 1000)::float8 AS milliseconds,
            CASE WHEN r.rollout_id IS NOT NULL THEN to_jsonb(r) END AS rollout
          FROM ${rowsOf('$2::uuid[]', '$3::timestamptz[]', '$5::text[]')}
@@ -176,9 +197,10 @@ export class Delivery {
     for (const [rolloutId, rollout] of rollouts) holds.set(rolloutId, await this.holdOf(tenantId, rollout));
 
     const found: Found[][] = asking.map(() => []);
-    for (const { place, is_due: isDue, milliseconds, rollout, ...command } of rows) {
+    for (const { bytes, place, is_due: isDue, milliseconds, rollout, ...command } of rows) {
       found[place - 1]!.push({
         command,
+        bytes,
         isDue,
         milliseconds,
         rollout: rollout
@@ -198,6 +220,13 @@ export class Delivery {
     const window = deliveryWindow(fromColumn(rollout.spec), policy);
     return mayDeliver({ ...rollout, window }, new Date(this.clock.now())) ? undefined : 'closed';
   }
+}
+
+/** Returns the first commands that one poll may deliver. */
+function fitting(found: readonly Found[]): readonly Found[] {
+  let bytes = 0;
+  const end = found.findIndex((one, index) => (bytes += one.bytes) > maxBytesPerPoll && index > 0);
+  return end === -1 ? found : found.slice(0, end);
 }
 
 /**

@@ -281,6 +281,24 @@ describe('commands to devices', () => {
       expect(refused.map(({ code }) => code)).to.deep.equal(Array(10).fill('FAILED_PRECONDITION'));
     });
 
+    it('delivers at most 256 KiB of parameters at once, in order, and a larger command alone', async () => {
+      const deviceId = await device();
+      const sizes = [60, 60, 60, 60, 60, 300, 1, 1];
+      for (const [n, kibibytes] of sizes.entries()) {
+        const params = { n, filling: 'x'.repeat(kibibytes * 1024) };
+        await test.database.tenant(tenantId, (tx) =>
+          enqueueCommand(tx, { tenantId, deviceId, method: 'set', params, persistent: true, expiresInSeconds: 60 }),
+        );
+      }
+      const polls: number[][] = [];
+      for (;;) {
+        const { commands, nextMilliseconds } = await delivery.take(tenantId, deviceId);
+        polls.push(commands.map(({ params }) => params['n'] as number));
+        if (nextMilliseconds !== 0) break;
+      }
+      expect(polls).to.deep.equal([[0, 1, 2, 3], [4], [5], [6, 7]]);
+    });
+
     it('queries the database once for a poll that waits in vain', async () => {
       const deviceId = await device();
       const { database } = test;

@@ -2,6 +2,7 @@
 import { status } from '@grpc/grpc-js';
 import type { ConnectResponse } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
+import { maximumStreams } from '../../gateway/grpc/open-streams.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { freePort } from '../../platform/testing/server-process.ts';
 import type { TestProcess } from '../../testing/test-process.ts';
@@ -171,7 +172,8 @@ describe('the stream of a device', () => {
     });
 
     it('but one when a device opens many at once', async () => {
-      const streams = Array.from({ length: 40 }, (_, index) =>
+      // As many as a device may have in each of two processes.
+      const streams = Array.from({ length: 2 * maximumStreams.ofDevice }, (_, index) =>
         link.stream(device, { process: index % 2 ? other : link.process }),
       );
       const open = () => streams.filter(({ ended }) => !ended);
@@ -179,7 +181,7 @@ describe('the stream of a device', () => {
       await new Promise((resolve) => setTimeout(resolve, 300));
       expect(open()).to.have.length(1);
       const codes = streams.flatMap(({ ended }) => (ended ? [ended.code] : []));
-      expect(codes).to.deep.equal(Array(39).fill(status.ABORTED));
+      expect(codes).to.deep.equal(Array(streams.length - 1).fill(status.ABORTED));
       const id = await link.send(device.deviceId);
       expect(await open()[0]!.received(1)).to.deep.equal([[id, 1]]);
       open()[0]!.cut();

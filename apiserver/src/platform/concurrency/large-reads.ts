@@ -12,10 +12,10 @@ export class LargeReads {
   });
 
   /**
-   * Makes a page of up to `rows` rows; one of no more than `small` is not delayed. Throws UNAVAILABLE if its turn does not come in
+   * Makes a page of up to so many rows or bytes; one of no more than `small` is not delayed. Throws UNAVAILABLE if its turn does not come in
    * time.
    */
-  run<T>(tenantId: string, rows: number, small: number, make: () => Promise<T>): Promise<T> {
-    return rows <= small ? make() : this.slots.run(tenantId, make, { milliseconds: waitMilliseconds });
+  run<T>(tenantId: string, size: number, small: number, make: () => Promise<T>): Promise<T> {
+    return size <= small ? make() : this.slots.run(tenantId, make, { milliseconds: waitMilliseconds });
   }
 }

@@ -8,7 +8,7 @@ import { createTestDatabase, type TestDatabase } from '../testing/test-database.
 import { TestNats } from '../testing/test-nats.ts';
 import { TcpProxy } from '../testing/test-tcp-proxy.ts';
 import { Broker } from './broker.ts';
-import { enqueueAll, type OutboxEvent, OutboxRelay } from './outbox.ts';
+import { enqueueAll, nextEvents, type OutboxEvent, OutboxRelay } from './outbox.ts';
 import { runEventsCommand } from './outbox-command.ts';
 import { streamName } from './subjects.ts';
 
@@ -95,6 +95,22 @@ describe('the outbox', function () {
       const own = received.filter(({ subject }) => subject.endsWith(`.${resource}`)).map(({ n }) => n);
       expect(own).to.deep.equal(Array.from({ length: 50 }, (_, n) => n));
     }
+  });
+
+  it('is read a mebibyte at a time, or one event that is larger', async () => {
+    const filled = (n: number, kibibytes: number) =>
+      event('a', n, { data: { n, filling: 'x'.repeat(kibibytes * 1024) } });
+    await add(...Array.from({ length: 40 }, (_, n) => filled(n, 64)), filled(40, 3000), filled(41, 1));
+    const next = async () => {
+      const rows = await test.database.system((tx) => nextEvents(tx));
+      await test.database.system((tx) =>
+        tx.query('DELETE FROM outbox WHERE position = ANY($1)', [rows.map(({ position }) => position)]),
+      );
+      return rows.map(({ payload }) => (JSON.parse(payload) as { data: { n: number } }).data.n);
+    };
+    const rounds = [await next(), await next(), await next(), await next()];
+    expect(rounds.map(({ length }) => length)).to.deep.equal([16, 16, 9, 1]);
+    expect(rounds.flat()).to.deep.equal(Array.from({ length: 42 }, (_, n) => n));
   });
 
   it('sets aside an event larger than the broker accepts, logs it once and continues', async () => {

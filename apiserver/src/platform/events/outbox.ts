@@ -67,6 +67,9 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
 /** Number of events read, published and deleted together. */
 const maxPerRound = 500;
 
+/** Bytes of the events after which a round takes no more of them: each is parsed. */
+const bytesPerRound = 1024 * 1024;
+
 /** A round starts no more publications after this long, because it holds a transaction. */
 const roundMilliseconds = 10_000;
 
@@ -87,6 +90,18 @@ interface Refused {
 interface Round {
   readonly published: bigint[];
   readonly refused: Refused[];
+}
+
+/** Returns the oldest events that are not held: as many as a round publishes, at least one. */
+export async function nextEvents(tx: Transaction): Promise<readonly Row[]> {
+  const { rows } = await tx.query<Row & Record<string, unknown>>(
+    `SELECT position, event_id, tenant_id, subject, payload FROM (
+       SELECT *, sum(octet_length(payload)) OVER (ORDER BY position) - octet_length(payload) AS before FROM (
+         SELECT position, event_id, tenant_id, subject, payload FROM outbox
+         WHERE not_before <= now() ORDER BY position LIMIT ${maxPerRound}) AS next) AS sized
+     WHERE before < ${bytesPerRound} ORDER BY position`,
+  );
+  return rows;
 }
 
 /**
@@ -133,10 +148,7 @@ export class OutboxRelay {
     if (!this.broker.isConnected) return 0;
     const { published, refused } = await this.database.system(async (tx): Promise<Round> => {
       if (!(await tryLock(tx, outboxLock))) return { published: [], refused: [] };
-      const { rows } = await tx.query<Row>(
-        `SELECT position, event_id, tenant_id, subject, payload FROM outbox
-         WHERE not_before <= now() ORDER BY position LIMIT ${maxPerRound}`,
-      );
+      const rows = await nextEvents(tx);
       const round = await this.publish(rows);
       if (round.published.length > 0) {
         await tx.query('DELETE FROM outbox WHERE position = ANY($1)', [round.published]);

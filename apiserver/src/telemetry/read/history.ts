@@ -93,6 +93,12 @@ export async function readPoints(
   return { rows, isCut };
 }
 
+/** Returns what tells whether a key is one of those asked for; none means all. */
+export function keyFilter(keys: readonly string[]): (key: string) => boolean {
+  const wanted = new Set(keys);
+  return (key) => wanted.size === 0 || wanted.has(key);
+}
+
 /** Reads the non-empty buckets of `width` nanoseconds, aligned to 1970. */
 export async function readBuckets(
   source: PointSource,
@@ -100,7 +106,7 @@ export async function readBuckets(
   width: bigint,
   aggregation: Aggregation,
 ): Promise<HistoryPage<Bucket>> {
-  const isWanted = range.keys.length === 0 ? () => true : (key: string) => range.keys.includes(key);
+  const isWanted = keyFilter(range.keys);
   const rows: Bucket[] = [];
   let bytes = 0;
   let bucket: BucketBuilder | undefined;

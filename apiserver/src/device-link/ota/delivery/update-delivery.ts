@@ -10,6 +10,7 @@ import {
   type CommandRow,
   endOpenCommands,
   handOut,
+  type OpenCommand,
   postponeCommands,
   stopRedelivery,
 } from '../../commands/commands.ts';
@@ -27,7 +28,7 @@ const commandsPerTransaction = 200;
 
 /** A command that a device's poll found, and its rollout. */
 export interface UpdateCommand {
-  readonly command: CommandRow;
+  readonly command: OpenCommand;
   readonly rolloutId: string;
   readonly profileId: string;
 }
@@ -59,7 +60,7 @@ export class UpdateDelivery {
     // Read before the transaction: one that waited for a second connection would keep its own.
     const policy = (await this.profiles.get(tenantId, profileId))?.otaPolicy;
     // Several polls of a device may find the same command: the first gets it.
-    const wanted = new Map<string, CommandRow>();
+    const wanted = new Map<string, OpenCommand>();
     for (const item of items) {
       if (!wanted.has(item.command.correlation_id)) wanted.set(item.command.correlation_id, item.command);
     }
@@ -87,7 +88,7 @@ export class UpdateDelivery {
   private async handOut(
     tx: Transaction,
     state: RolloutState,
-    commands: readonly CommandRow[],
+    commands: readonly OpenCommand[],
     timeoutSeconds: number,
     now: Date,
   ): Promise<CommandRow[]> {
@@ -95,7 +96,7 @@ export class UpdateDelivery {
     const deviceIds = commands.map((command) => command.device_id);
     const rows = await findRolloutDevices(tx, tenantId, rolloutId, deviceIds);
     const devices = new Map(rows.map((row) => [row.device_id, row]));
-    const judged = { deliver: [] as CommandRow[], hold: [] as CommandRow[], withdraw: [] as CommandRow[] };
+    const judged = { deliver: [] as OpenCommand[], hold: [] as OpenCommand[], withdraw: [] as OpenCommand[] };
     const isRollingBack = state.rollbackRequestedAt !== undefined;
     for (const command of commands) {
       judged[judgeCommand(command, devices.get(command.device_id), isRollingBack)].push(command);
@@ -115,8 +116,10 @@ export class UpdateDelivery {
     const handedOut = await handOut(tx, tenantId, ready, timeoutSeconds);
     const isFirst = new Set([...first].map((command) => command.correlation_id));
     const begun = handedOut.filter((row) => isFirst.has(row.correlation_id)).map((row) => devices.get(row.device_id)!);
-    const type = commands[0]!.params['type'] as string;
-    if (begun.length > 0) await this.begin(tx, state, begun, type, { timeoutSeconds, now });
+    if (begun.length > 0) {
+      const type = handedOut[0]!.params['type'] as string;
+      await this.begin(tx, state, begun, type, { timeoutSeconds, now });
+    }
     return handedOut;
   }
 
@@ -127,9 +130,9 @@ export class UpdateDelivery {
   private async postpone(
     tx: Transaction,
     state: RolloutState,
-    commands: readonly CommandRow[],
+    commands: readonly OpenCommand[],
     now: Date,
-  ): Promise<Set<CommandRow>> {
+  ): Promise<Set<OpenCommand>> {
     const { allowed, nextAt, intervalMilliseconds } = paceHandOuts(
       state.spec.maxPerMinute,
       state.nextHandOutAt,
@@ -172,4 +175,4 @@ export class UpdateDelivery {
   }
 }
 
-const idsOf = (commands: readonly CommandRow[]): string[] => commands.map((command) => command.correlation_id);
+const idsOf = (commands: readonly OpenCommand[]): string[] => commands.map((command) => command.correlation_id);
