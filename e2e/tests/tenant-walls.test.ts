@@ -179,6 +179,63 @@ describe('isolation between tenants in the cluster', function () {
     await place.wait(`dprof/${metadata.name}`, 'condition=Ready');
   });
 
+  it('gives nobody access through a namespace that takes the place of the tenant’s, also if the tenant was restored', async () => {
+    const tenant = tenantName();
+    const namespace = `kellet-${tenant}`;
+    const thief = unique('thief');
+    const rbac = 'rbac.authorization.k8s.io';
+    // What RBAC grants in every namespace, it also grants in the one that comes later.
+    await kube.in('default').apply(
+      { apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name: thief } },
+      {
+        apiVersion: `${rbac}/v1`,
+        kind: 'ClusterRoleBinding',
+        metadata: { name: thief },
+        roleRef: { apiGroup: rbac, kind: 'ClusterRole', name: 'cluster-admin' },
+        subjects: [{ kind: 'ServiceAccount', name: thief, namespace: 'default' }],
+      },
+    );
+    const token = await kube.in('default').run(['create', 'token', thief, '--audience', 'kellet']);
+    const headers = { 'x-kellet-namespace': namespace };
+    const becomes = (status: number) =>
+      waitUntil(
+        async () =>
+          (await new Rest(stack().info.rest, token).send('GET', '/api/v1/devices', { headers })).status === status,
+        { what: `status ${status}`, timeoutMilliseconds: 20_000 },
+      );
+    await kube.apply(make('Tenant', tenant, {}));
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    await becomes(200);
+
+    // From when its deletion begins, whoever is first afterwards.
+    const hold = { name: 'hold', finalizers: ['kellet.test/hold'] };
+    await kube.in(namespace).apply({ apiVersion: 'v1', kind: 'ConfigMap', metadata: hold });
+    await kube.run(['delete', 'namespace', namespace, '--wait=false']);
+    await untilReady(kube, 'tenant.kellet.dev', tenant, 'NamespaceTerminating');
+    await becomes(403);
+    await kube
+      .in(namespace)
+      .run(['patch', 'configmap', 'hold', '--type=merge', '-p', '{"metadata":{"finalizers":null}}']);
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    await becomes(200);
+
+    await kube.run(['delete', 'tenant.kellet.dev', tenant, '--wait=false']);
+    await untilReady(kube, 'tenant.kellet.dev', tenant, 'TenantDeleted');
+    await (await platformAdmin()).post(`/api/v1/tenants/${tenant}/restore`);
+    await untilReady(kube, 'tenant.kellet.dev', tenant, 'TenantRestored');
+    await becomes(200);
+    await kube.run(['delete', 'namespace', namespace, '--timeout=60s']);
+    await kube.apply(labelled(namespace, tenant));
+    await becomes(403);
+    await kube.run(['annotate', 'tenant.kellet.dev', tenant, 'look=again']);
+    await new Promise((resolve) => setTimeout(resolve, 3000));
+    await becomes(403);
+
+    await (await platformAdmin()).delete(`/api/v1/tenants/${tenant}`);
+    await kube.run(['delete', 'clusterrolebinding', thief]);
+    await kube.in('default').run(['delete', 'serviceaccount', thief]);
+  });
+
   it('ignores a recreated namespace with the name of the tenant’s former one', async () => {
     const tenant = tenantName();
     const own = unique('own');

@@ -140,11 +140,17 @@ export class Cluster {
     return decideTenancy({ namespace, tenantExists: tenant !== undefined, chosen: this.chosenNamespace(tenantId) });
   }
 
-  /** Returns the tenant whose status records the namespace, regardless of the namespace's current label. */
+  /**
+   * Returns the tenant whose status records the namespace, regardless of the namespace's current label. One that was made again is
+   * not the recorded one.
+   */
   recordedTenant(namespace: string): string | undefined {
+    const uid = this.namespace(namespace)?.metadata.uid;
     for (const name of this.keys('Tenant')) {
       const tenant = this.reflectors.get('Tenant')!.get(name) as ObjectOf['Tenant'] | undefined;
-      if (tenant?.status?.namespace === namespace) return tenant.metadata.name;
+      if (tenant?.status?.namespace !== namespace) continue;
+      const { namespaceUid = uid } = tenant.status;
+      if (uid === undefined || namespaceUid === uid) return tenant.metadata.name;
     }
     return undefined;
   }

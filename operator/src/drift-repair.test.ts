@@ -1,6 +1,6 @@
-import { Kind as ControlKind, type WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
+import { ApplyResponse, Kind as ControlKind, type WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
 import { expect } from 'chai';
-import { DriftCheck } from './drift.ts';
+import { DriftCheck, orphanTurns } from './drift.ts';
 import { driftPageSize, type DriftRepairOptions, repairDrift } from './drift-repair.ts';
 import { createLogger } from './runtime/logger.ts';
 import { createMetrics } from './runtime/metrics.ts';
@@ -10,19 +10,33 @@ describe('repairDrift', () => {
   const interval = 60_000;
 
   /** Runs the check against so many copies. `reads` has the time of each page, in seconds, and where it begins. */
-  function run(count: number) {
+  function run(count: number, tenants: readonly string[] = []) {
     const clock = new TestClock();
     const start = clock.monotonic();
     const copies: WorkingCopy[] = Array.from({ length: count }, (_, n) => ({
       ...{ tenant_id: 'acme', namespace: 'ns', name: String(n), kind: ControlKind.KIND_DEVICE_PROFILE, digest: 1n },
     }));
+    for (const tenant_id of tenants)
+      copies.push({ tenant_id, namespace: '', name: tenant_id, kind: ControlKind.KIND_TENANT, digest: 1n });
+    const applied: unknown[] = [];
     const state = { isAway: false };
     const reads: [seconds: number, from: number][] = [];
     const ending = new AbortController();
     const options: DriftRepairOptions = {
-      client: { find: async () => undefined },
-      cluster: { get: () => ({}), namespace: () => undefined, tenancyOf: () => ({ reason: 'none' }) } as never,
+      client: {
+        find: async <T>(_resource: unknown, _namespace: string, name: string) =>
+          name === 'unseen' ? ({} as T) : undefined,
+      },
+      cluster: {
+        get: (kind: string) => (kind === 'Tenant' ? undefined : {}),
+        namespace: () => undefined,
+        tenancyOf: () => ({ reason: 'none' }),
+      } as never,
       dataPlane: {
+        apply: async ({ meta, spec }) => {
+          applied.push([meta?.tenant_id, spec]);
+          return ApplyResponse.fromPartial({});
+        },
         remove: async () => ({ refusal: undefined }),
         listWorkingCopies: async (token, size) => {
           const from = Number(token);
@@ -42,7 +56,7 @@ describe('repairDrift', () => {
       await settle();
       await ended;
     };
-    return { clock, reads, state, stop };
+    return { clock, reads, applied, state, stop };
   }
 
   it('reads one page in an interval if there are no more', async () => {
@@ -70,6 +84,15 @@ describe('repairDrift', () => {
     await clock.advance(7 * interval - 1);
     expect(reads).to.have.length(6 * 20);
     expect(reads.filter(([, from]) => from === 0).map(([seconds]) => seconds)).to.deep.equal([60, 210, 360]);
+    await stop();
+  });
+
+  it('takes the namespace from a tenant that has had no resource for ten turns', async () => {
+    const { clock, applied, stop } = run(0, ['left', 'unseen']);
+    await clock.advance((orphanTurns - 1) * interval);
+    expect(applied).to.deep.equal([]);
+    await clock.advance(interval);
+    expect(applied).to.deep.equal([['left', { namespace: '' }]]);
     await stop();
   });
 

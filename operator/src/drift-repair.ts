@@ -2,7 +2,7 @@
 import { customResources, type KubernetesClient, parseKey } from '@kellet/kubernetes';
 import type { Cluster } from './cluster.ts';
 import type { ControlClient } from './data-plane.ts';
-import { type DriftCheck, type Orphan, toRemoveRequest } from './drift.ts';
+import { type DriftCheck, type Orphan, toRemoveRequest, toWithdrawRequest } from './drift.ts';
 import { type Clock, sleep } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
@@ -12,7 +12,7 @@ import type { Target } from './triggers.ts';
 export interface DriftRepairOptions {
   client: Pick<KubernetesClient, 'find'>;
   cluster: Pick<Cluster, 'get' | 'namespace' | 'tenancyOf'>;
-  dataPlane: Pick<ControlClient, 'remove' | 'listWorkingCopies'>;
+  dataPlane: Pick<ControlClient, 'apply' | 'remove' | 'listWorkingCopies'>;
   check: DriftCheck;
   /** Queues a resource for reconciliation. */
   add: (target: Target) => void;
@@ -66,7 +66,18 @@ async function repairPage(options: DriftRepairOptions, pageToken: string): Promi
     }
   }
   for (const orphan of drift.orphans) await removeOrphan(options, orphan);
+  for (const tenantId of drift.abandoned) await withdrawNamespace(options, tenantId);
   return page.nextPageToken;
+}
+
+/**
+ * Takes the namespace from a tenant without a Tenant, whose finalizer was removed by force, or whose data is from another cluster: its
+ * namespace is gone, and whoever makes another of its name must not act for the tenant.
+ */
+async function withdrawNamespace({ client, dataPlane, logger }: DriftRepairOptions, tenantId: string): Promise<void> {
+  if (await client.find(customResources.Tenant, '', tenantId)) return;
+  const { refusal } = await dataPlane.apply(toWithdrawRequest(tenantId));
+  logger.debug({ tenantId, refusal: refusal?.message }, 'a tenant without a resource has no namespace');
 }
 
 /**

@@ -64,9 +64,10 @@ describe('DriftCheck', () => {
       changed: [{ kind: 'DeviceProfile', key: 'ns/written' }],
       missing: [{ kind: 'DeviceProfile', key: 'ns/lost' }],
       orphans: [],
+      abandoned: [],
     });
     await apply('written', 8n);
-    expect(compare(copies)).to.deep.equal({ changed: [], missing: [], orphans: [] });
+    expect(compare(copies)).to.deep.equal({ changed: [], missing: [], orphans: [], abandoned: [] });
   });
 
   it('ignores what was applied while the working copies were being read', async () => {
@@ -79,6 +80,7 @@ describe('DriftCheck', () => {
       changed: [],
       missing: [],
       orphans: [],
+      abandoned: [],
     });
   });
 
@@ -102,7 +104,7 @@ describe('DriftCheck', () => {
     expect(compare([]).missing).to.deep.equal([{ kind: 'DeviceProfile', key: 'ns/in-use' }]);
   });
 
-  it('reports persistent orphans, but never tenants', () => {
+  it('reports persistent orphans, and tenants among them as abandoned', () => {
     const { compare } = makeCheck();
     const copies = [copy('left', 1n, ControlKind.KIND_OTA_ROLLOUT), copy('', 1n, ControlKind.KIND_TENANT)];
     const orphan = { kind: 'OtaRollout', tenantId: 'acme', namespace: 'ns', name: 'left' };
@@ -113,11 +115,11 @@ describe('DriftCheck', () => {
     for (let round = 1; round < orphanTurns; round += 1) {
       expect(compare(copies, nothing).orphans).to.deep.equal([]);
     }
-    expect(compare(copies, nothing).orphans).to.deep.equal([orphan]);
-    expect(compare(copies, nothing).orphans, 'not in every comparison').to.deep.equal([]);
+    expect(compare(copies, nothing)).to.deep.include({ orphans: [orphan], abandoned: ['acme'] });
+    expect(compare(copies, nothing), 'not in every comparison').to.deep.include({ orphans: [], abandoned: [] });
   });
 
-  const none = { changed: [], missing: [], orphans: [] };
+  const none = { changed: [], missing: [], orphans: [], abandoned: [] };
 
   it('compares page by page, and knows what is missing with the last page of a turn', async () => {
     const { apply, comparePage } = makeCheck();

@@ -31,6 +31,8 @@ export interface Drift {
   missing: Target[];
   /** Working copies without a resource in {@link orphanTurns} consecutive turns. */
   orphans: Orphan[];
+  /** Tenants without a resource in as many. */
+  abandoned: string[];
 }
 
 /** Number of consecutive turns through all working copies without a resource after which a working copy is an orphan. */
@@ -77,7 +79,7 @@ export class DriftCheck {
 
   /** Compares what was applied with a page of the working copies. `exists` reports whether the cluster has the resource. */
   compare({ copies, nextPageToken }: WorkingCopyPage, exists: (kind: Kind, key: string) => boolean): Drift {
-    const drift: Drift = { changed: [], missing: [], orphans: [] };
+    const drift: Drift = { changed: [], missing: [], orphans: [], abandoned: [] };
     for (const { kind: number, tenant_id, namespace, name, digest } of copies) {
       const kind = kindOf(number);
       if (!kind) continue;
@@ -88,14 +90,16 @@ export class DriftCheck {
         if (applied.since < this.comparison && applied.digest !== digest) drift.changed.push({ kind, key });
         applied.seen = this.comparison;
       }
-      // A tenant is removed only by deleting its resource, because this cannot be undone.
-      if (kind === 'Tenant' || exists(kind, key)) {
+      if (exists(kind, key)) {
         this.alone.delete(id);
         continue;
       }
       const times = (this.alone.get(id)?.times ?? 0) + 1;
       this.alone.set(id, { times: times % orphanTurns, seen: this.comparison });
-      if (times === orphanTurns) drift.orphans.push({ kind, tenantId: tenant_id, namespace, name });
+      if (times < orphanTurns) continue;
+      // A tenant is removed only by deleting its resource, because this cannot be undone.
+      if (kind === 'Tenant') drift.abandoned.push(tenant_id);
+      else drift.orphans.push({ kind, tenantId: tenant_id, namespace, name });
     }
     if (nextPageToken === '') drift.missing.push(...this.endTurn(exists));
     return drift;
@@ -137,6 +141,12 @@ export class DriftCheck {
     const { namespace = '', name = '' } = meta ?? {};
     this.applied.delete(`${kindOf(kind)} ${keyText({ namespace, name })}`);
   }
+}
+
+/** Returns the request that states that a tenant without a resource has no namespace. */
+export function toWithdrawRequest(tenantId: string): ApplyRequest {
+  const meta = ObjectMeta.fromPartial({ tenant_id: tenantId, name: tenantId });
+  return { kind: controlKinds.Tenant, meta, spec: { namespace: '' }, dry_run: false };
 }
 
 /** Returns the request to remove an orphan. */

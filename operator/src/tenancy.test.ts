@@ -35,6 +35,10 @@ describe('chooseNamespace', () => {
   const made = makeNamespace('kellet-acme', { tenant, owner: 'acme-uid', seal });
   const planted = makeNamespace('kellet-acme', { tenant });
   const own = makeNamespace('own', { tenant });
+  const former = { namespace: 'kellet-acme', namespaceUid: 'uid of the one that was deleted' };
+  const madeAfter = (status: Tenant['status']) =>
+    makeNamespace('kellet-acme', { tenant, seal: namespaceSeal(secret, makeTenant(undefined, status)) });
+  const madeAfterOwn = madeAfter({ namespace: 'own' });
   const cases: [string, Tenant, Namespace[], Namespace | undefined][] = [
     ['none', makeTenant(), [], undefined],
     ['the one created for it', makeTenant(), [own, made], made],
@@ -65,6 +69,8 @@ describe('chooseNamespace', () => {
       undefined,
     ],
     ['not one of another name with a copied seal', makeTenant(), [makeNamespace('own', { tenant, seal })], undefined],
+    ['not one of the same name with the seal of the recorded one', makeTenant(undefined, former), [made], undefined],
+    ['the one created after the recorded one', makeTenant(undefined, former), [madeAfter(former)], madeAfter(former)],
     ['the one it names', makeTenant('own'), [made, own], own],
     ['the one it names, with the default name', makeTenant('kellet-acme'), [planted], planted],
     [
@@ -82,7 +88,7 @@ describe('chooseNamespace', () => {
       [planted, own],
       own,
     ],
-    ['the recorded one lost the label', makeTenant(undefined, { namespace: 'own' }), [made], made],
+    ['the recorded one lost the label', makeTenant(undefined, { namespace: 'own' }), [madeAfterOwn], madeAfterOwn],
     [
       'the recorded one was recreated',
       makeTenant(undefined, { namespace: 'own', namespaceUid: 'uid before' }),

@@ -15,12 +15,15 @@ export const namespaceSealAnnotation = 'kellet.dev/namespace-seal';
 
 /**
  * Returns the value of the annotation of a namespace created for a Tenant. Labels and owners can be set by anyone who may
- * write the namespace; the seal requires the operator's secret.
+ * write the namespace; the seal requires the operator's secret. It names the namespace that this one follows, because whoever may
+ * read that one could copy its seal to another of its name.
  */
 export function namespaceSeal(secret: string, tenant: Tenant): string {
   const { name, uid = '' } = tenant.metadata;
+  const { namespace, namespaceUid = '' } = tenant.status ?? {};
+  const before = namespace === undefined ? [] : [namespace, namespaceUid];
   return createHmac('sha256', secret)
-    .update(['kellet-namespace', name, uid, namespaceNameOf(tenant)].join('\n'))
+    .update(['kellet-namespace', name, uid, namespaceNameOf(tenant), ...before].join('\n'))
     .digest('hex');
 }
 

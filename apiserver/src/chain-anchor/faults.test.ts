@@ -8,7 +8,7 @@ import { createLogger } from '../platform/observability/logger.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { createVerifier } from '../verifier/service.ts';
-import { HeaderChain } from './headers/header-chain.ts';
+import { HeaderChain, storedTip } from './headers/header-chain.ts';
 import { ChainTracks } from './headers/header-source.ts';
 import { rulesOf } from './headers/reorganisation.ts';
 import { Tracker } from './pipeline/tracker.ts';
@@ -131,6 +131,24 @@ describe('chain-anchor under faults', function () {
     await anchoring.devchain.control('reorg', { depth });
     for (const batch of batches) await reaches(anchoring, batch, 'seen');
     expect(await rowOf(batches[0]!)).to.include({ block_hash: null, block_height: null });
+    await anchoring.devchain.clearFaults();
+    await expectAnchored(anchoring, batches);
+  });
+
+  it('withdraws also the proof of a transaction that was final, after a reorganisation of many blocks', async () => {
+    const batches = await seal(1);
+    await expectAnchored(anchoring, batches);
+    await anchoring.platform.database.system((tx) =>
+      tx.query(`UPDATE chain_transactions SET state = 'final' WHERE batch_id = $1`, [batches[0]!.batchId]),
+    );
+    await anchoring.devchain.control('mine', { count: 25 });
+    await anchoring.devchain.control('faults', { pause_mining: true });
+    await eventually(async () => {
+      const { height } = await anchoring.devchain.state();
+      return (await anchoring.platform.database.systemRead(storedTip)) === height;
+    }, 10_000);
+    await anchoring.devchain.control('reorg', { depth: await depthOf(batches[0]!) });
+    await reaches(anchoring, batches[0]!, 'seen');
     await anchoring.devchain.clearFaults();
     await expectAnchored(anchoring, batches);
   });

@@ -13,6 +13,7 @@ import type { Timing } from './pipeline/timing.ts';
 import { Tracker } from './pipeline/tracker.ts';
 import { Watcher } from './pipeline/watcher.ts';
 import { Processor } from './processor/processor.ts';
+import { unsettle } from './transactions/anchor-store.ts';
 import { Sender } from './transactions/sender.ts';
 import { createWalletKey, type WalletKey } from './wallet/wallet-key.ts';
 import { Wallet } from './wallet/wallet-refill.ts';
@@ -39,7 +40,7 @@ export function assembleParts(platform: {
   const rules = rulesOf(config.network, config.deepestReorganisation);
   const node = config.nodeRpcUrl === '' ? undefined : new NodeRpc(config.nodeRpcUrl);
   const source = headerSource(config.headersUrl, node, logger);
-  const headers = source && new HeaderChain(database, source, rules, logger);
+  const headers = source && new HeaderChain(database, source, rules, logger, unsettle);
   const tracker = new Tracker(database, headers, logger);
   const afterMilliseconds = pace.missedMilliseconds;
   const missedBlocks = node && new MissedBlocks({ database, node, tracker, logger, afterMilliseconds });

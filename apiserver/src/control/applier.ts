@@ -83,7 +83,7 @@ export interface Applier<Spec, Observed> {
   /**
    * Removes the working copy, or returns a refusal that names what still uses it. With `detach` the namespace is
    * terminating: nothing is refused, running work is cancelled, and rows that others refer to are kept and marked
-   * detached.
+   * detached. A Tenant then has no namespace any more.
    */
   remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined>;
 }

@@ -198,8 +198,8 @@ describe('the purge of a tenant', function () {
     for (let index = 0; index < 12; index += 1) {
       const tenantId = index === 11 ? 'behind' : `stuck-${index}`;
       await query(
-        `INSERT INTO tenants (tenant_id, name, namespace, deleted_at, purge_at)
-         VALUES ($1, 'T', $1, now() - interval '1 day', now() - $2 * interval '1 minute')`,
+        `INSERT INTO tenants (tenant_id, name, namespace, namespace_confirmed, deleted_at, purge_at)
+         VALUES ($1, 'T', $1, true, now() - interval '1 day', now() - $2 * interval '1 minute')`,
         [tenantId, 60 - index],
       );
     }
@@ -215,6 +215,26 @@ describe('the purge of a tenant', function () {
     const purged = `SELECT tenant_id FROM tenants WHERE purged_at IS NOT NULL AND tenant_id ~ '^(stuck-|behind)'`;
     expect(await query(purged)).to.deep.equal([{ tenant_id: 'behind' }]);
     await query(`UPDATE tenants SET deleted_at = NULL, purge_at = NULL WHERE tenant_id LIKE 'stuck-%'`);
+  });
+
+  it('deletes no resources of a namespace that only has the name of the tenant’s', async () => {
+    for (const [tenantId, isConfirmed] of [
+      ['nameless', false],
+      ['named', true],
+    ])
+      await query(
+        `INSERT INTO tenants (tenant_id, name, namespace, namespace_confirmed, deleted_at, purge_at)
+         VALUES ($1, 'T', $1, $2, now() - interval '1 day', now())`,
+        [tenantId, isConfirmed],
+      );
+    const listed = new Set<string>();
+    const list = async (_kind: string, namespace: string) => {
+      listed.add(namespace);
+      return [];
+    };
+    const { logger } = testPlatform(test.database, new MovableClock());
+    await purge({ resources: new ResourcePurge({ ...emptyCluster, list }, logger) }).purgeDue(never);
+    expect([...listed]).to.deep.equal(['named']);
   });
 
   it('removes trees and many rows in small transactions', async () => {

@@ -100,7 +100,8 @@ export class Purge {
     const { database, logger, audit, resources, artifacts, broker, step } = this.parts;
     const namespace = await this.begin(tenantId, now, signal);
     step?.('deleting its Kubernetes resources');
-    await resources.deleteResources(namespace);
+    // A namespace that only has the name of the tenant's has none of them.
+    if (namespace !== null) await resources.deleteResources(namespace);
     await database.system((tx) => endLeasesOfTenant(tx, tenantId));
     let rows = 0;
     for (let pass = 1; ; pass += 1) {
@@ -129,8 +130,8 @@ export class Purge {
     return rows;
   }
 
-  /** Waits for earlier requests of the tenant, and records that the purge has begun. Returns its namespace. */
-  private async begin(tenantId: string, now: boolean, signal: AbortSignal): Promise<string> {
+  /** Waits for earlier requests of the tenant, and records that the purge has begun. Returns its namespace, or null if it has none. */
+  private async begin(tenantId: string, now: boolean, signal: AbortSignal): Promise<string | null> {
     const { database, clock = systemClock, settleMilliseconds = defaultSettle } = this.parts;
     const tenant = await database.system((tx) => beginPurge(tx, tenantId, now));
     if (!tenant) throw new NotPurgedError(`there is no tenant ${tenantId}`);

@@ -18,7 +18,6 @@ import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { textField } from '../platform/requests/fields.ts';
-import { isTenant } from '../policies/tenant-reader.ts';
 import {
   checkBatchSeconds,
   checkDefaults,
@@ -32,6 +31,7 @@ import {
 import {
   confirmNamespace,
   defaultsJson,
+  deletionOf,
   holdDeletion,
   holdTenant,
   markDeleted,
@@ -98,12 +98,13 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   /**
    * Deletes the tenant, as DELETE tenants/{tenant_id} does, and refuses the removal of its resource until its data has
    * been purged: with the resource, its namespace would go. The deletion of a resource that was undone by restoring the
-   * tenant is refused too.
+   * tenant is refused too. With `detach` the tenant has no namespace any more.
    */
-  async remove({ tenantId: id, uid }: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
+  async remove({ tenantId: id, uid }: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
     return this.database.system(async (tx) => {
       const deletion = await holdDeletion(tx, id);
       if (!deletion || deletion.purged_at) return undefined;
+      if (detach) await withdrawNamespace(tx, id);
       if (!deletion.deleted_at && uid !== '' && deletion.restored_resource_uid === uid) {
         return { reason: 'TenantRestored', message: `the tenant ${id} was restored; its resource is kept as it is` };
       }
@@ -167,7 +168,8 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
 }
 
 async function withdraw(tx: Transaction, meta: ObjectMeta): Promise<void> {
-  if (!(await isTenant(tx, meta.tenantId))) return;
+  const deletion = await deletionOf(tx, meta.tenantId);
+  if (!deletion || deletion.purged_at) return;
   await takeUp(tx, 'Tenant', meta);
   await withdrawNamespace(tx, meta.tenantId);
 }

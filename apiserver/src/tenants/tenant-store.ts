@@ -199,7 +199,7 @@ export async function beginPurge(
   tx: Transaction,
   tenantId: string,
   now: boolean,
-): Promise<(Deletion & { readonly namespace: string }) | undefined> {
+): Promise<DeletionWithNamespace | undefined> {
   await tx.query(
     `UPDATE tenants SET purge_started_at = now() WHERE tenant_id = $1 AND deleted_at IS NOT NULL
        AND purge_started_at IS NULL AND ($2 OR purge_at <= now())`,
@@ -208,13 +208,14 @@ export async function beginPurge(
   return deletionOf(tx, tenantId);
 }
 
+/** The deletion of a tenant and its namespace; null if the operator has not found the one of this name to be the tenant's. */
+type DeletionWithNamespace = Deletion & { readonly namespace: string | null };
+
 /** Returns the deletion of a tenant and its namespace; undefined if there never was such a tenant. */
-export async function deletionOf(
-  tx: Transaction,
-  tenantId: string,
-): Promise<(Deletion & { readonly namespace: string }) | undefined> {
-  const { rows } = await tx.query<Deletion & { namespace: string }>(
-    `SELECT deleted_at, purge_at, purge_started_at, purged_at, restored_resource_uid, namespace FROM tenants
+export async function deletionOf(tx: Transaction, tenantId: string): Promise<DeletionWithNamespace | undefined> {
+  const { rows } = await tx.query<DeletionWithNamespace>(
+    `SELECT deleted_at, purge_at, purge_started_at, purged_at, restored_resource_uid,
+       CASE WHEN namespace_confirmed THEN namespace END AS namespace FROM tenants
      WHERE tenant_id = $1`,
     [tenantId],
   );

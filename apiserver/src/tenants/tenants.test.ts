@@ -70,8 +70,12 @@ describe('tenants', () => {
     applier.apply(create(ObjectMetaSchema, { tenantId, name: tenantId }), {
       ...{ adminEmail: `admin@${tenantId}.test`, adminPassword: password, ...spec },
     });
-  const remove = (tenantId: string, uid = '') =>
-    applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId, uid }), false);
+  const remove = (tenantId: string, uid = '', detach = false) =>
+    applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId, uid }), detach);
+  const versionsOf = async (tenantId: string) => {
+    const text = 'SELECT FROM applied_versions WHERE tenant_id = $1';
+    return (await test.database.system((tx) => tx.query(text, [tenantId]))).rowCount;
+  };
   const call = <M extends (typeof method)[keyof typeof method]>(
     of: M,
     request: MessageInitShape<M['input']>,
@@ -133,6 +137,7 @@ describe('tenants', () => {
       await apply('housed', { name: 'Housed', namespace: 'kellet-housed' });
       expect(await owner('kellet-housed')).to.include({ tenant_id: 'housed' });
       expect(await apply('never-made', { namespace: '' })).to.deep.equal({ id: 'never-made' });
+      expect(await versionsOf('never-made')).to.equal(0);
       expect(await codeOf(call(method.getTenant, { tenantId: 'never-made' }))).to.equal('NOT_FOUND');
     });
 
@@ -209,6 +214,9 @@ describe('tenants', () => {
       );
       expect(await remove('ending', 'uid-1')).to.equal(undefined);
       expect((await apply('ending')).refusal).to.include({ reason: 'Terminated' });
+      await test.database.system((tx) => tx.query(`DELETE FROM applied_versions WHERE tenant_id = 'ending'`));
+      expect(await apply('ending', { namespace: '' })).to.deep.equal({ id: 'ending' });
+      expect(await versionsOf('ending')).to.equal(0);
       expect(await codeOf(call(method.getTenant, { tenantId: 'ending' }))).to.equal('NOT_FOUND');
     });
 
@@ -221,6 +229,17 @@ describe('tenants', () => {
       // A resource that was made later and is deleted.
       expect(await remove('undone', 'uid-2')).to.include({ reason: 'TenantDeleted' });
       expect(await remove('nobody', 'uid-1')).to.equal(undefined);
+    });
+
+    it('lose their namespace, as the operator states, also once the deletion of their resource was undone', async () => {
+      const owner = () => test.database.systemRead((tx) => tenantOfNamespace(tx, 'kellet-evicted'));
+      await apply('evicted', { namespace: 'kellet-evicted' });
+      await remove('evicted', 'uid-1');
+      await test.database.system((tx) => markRestored(tx, 'evicted', 'uid-1'));
+      expect(await remove('evicted', 'uid-1')).to.include({ reason: 'TenantRestored' });
+      expect(await owner()).to.include({ tenant_id: 'evicted' });
+      expect(await remove('evicted', 'uid-1', true)).to.include({ reason: 'TenantRestored' });
+      expect(await owner()).to.equal(undefined);
     });
   });
 

@@ -64,6 +64,10 @@ export class TenantReconciler {
     const { namespace: recorded, namespaceUid } = tenant.status ?? {};
     const kept = { ...(recorded && { namespace: recorded }), ...(namespaceUid && { namespaceUid }) };
     const chosen = cluster.chosenNamespace(name);
+    // Whoever makes a namespace of its name must not act for the tenant because of what that one grants.
+    if ((!chosen || isBeingDeleted(chosen)) && !(await this.withdrawNamespace(tenant, kept))) {
+      return { requeueAfterMilliseconds: overtakenRetryMilliseconds };
+    }
     if (!chosen) {
       // A refused tenant gets no namespace.
       const { adminEmail: _, ...settings } = tenant.spec;
@@ -74,10 +78,6 @@ export class TenantReconciler {
     }
     const namespace = chosen ?? (await this.makeNamespace(tenant));
     if ('conflict' in namespace) {
-      // Nobody may act for the tenant because of what that namespace grants.
-      const { adminEmail: _, ...settings } = tenant.spec;
-      const response = await this.apply(tenant, kept, { name, ...settings, namespace: '' });
-      if (!response) return { requeueAfterMilliseconds: overtakenRetryMilliseconds };
       const findings = [...wasSynced(tenant), fails('Ready', 'NamespaceConflict', namespace.conflict)];
       const outcome = await this.write(tenant, kept, findings);
       return earliest(outcome, conflictRetryMilliseconds);
@@ -116,6 +116,17 @@ export class TenantReconciler {
       [found.finding],
     );
     return this.write(tenant, status, ready(findings));
+  }
+
+  /**
+   * States that the tenant has no namespace at present. The data plane may not have the tenant yet, or refuse it, which shows when it
+   * is applied. Returns false if a newer version of the Tenant has been applied.
+   */
+  private async withdrawNamespace(tenant: Tenant, status: object): Promise<boolean> {
+    // A data plane of an earlier release applies the rest.
+    const { adminEmail: _, ...settings } = tenant.spec;
+    const spec = { name: tenant.metadata.name, ...settings, namespace: '' };
+    return (await this.apply(tenant, status, spec)) !== undefined;
   }
 
   /** Returns the data plane's response, or undefined if a newer version of the Tenant has been applied. */
@@ -183,10 +194,13 @@ export class TenantReconciler {
    * for as long as the deletion is undone there.
    */
   private async remove(tenant: Tenant): Promise<Outcome> {
-    const { client, dataPlane, statuses, events } = this.environment;
+    const { client, cluster, dataPlane, statuses, events } = this.environment;
     if (!isHeld(tenant)) return {};
-    const meta = toMeta(tenant.metadata.name, tenant);
-    const { refusal } = await dataPlane.remove({ meta, kind: controlKinds.Tenant, detach: false });
+    const { name } = tenant.metadata;
+    // One that is restored keeps its namespace, but gets no other.
+    const namespace = cluster.chosenNamespace(name);
+    const detach = !namespace || isBeingDeleted(namespace);
+    const { refusal } = await dataPlane.remove({ meta: toMeta(name, tenant), kind: controlKinds.Tenant, detach });
     if (refusal) {
       const findings: Finding[] = (tenant.status?.conditions ?? []).filter(({ type }) => type !== 'Ready');
       const isKept = refusal.reason === 'TenantDeleted' || refusal.reason === 'TenantRestored';

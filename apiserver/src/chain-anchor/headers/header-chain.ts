@@ -19,6 +19,9 @@ const beginningDepth = 2 * difficultyWindow;
 /** Maximum number of headers fetched in one pass; the next pass continues from there. */
 const maxHeaders = 100_000;
 
+/** Reorganisations of more headers are rare, and may cost more. */
+const usualDepth = 20;
+
 /** A stored header. */
 export interface StoredHeader {
   readonly height: number;
@@ -50,14 +53,23 @@ export class HeaderChain {
   private readonly source: HeaderSource;
   private readonly rules: HeaderRules;
   private readonly logger: Logger;
+  private readonly manyReplaced: (tx: Transaction, from: number) => Promise<void>;
   private queue: Promise<unknown> = Promise.resolve();
   private refusal = '';
 
-  constructor(database: Database, source: HeaderSource, rules: HeaderRules, logger: Logger) {
+  /** `manyReplaced` is called in the transaction that replaces many headers, with the height of the first. */
+  constructor(
+    database: Database,
+    source: HeaderSource,
+    rules: HeaderRules,
+    logger: Logger,
+    manyReplaced: (tx: Transaction, from: number) => Promise<void> = () => Promise.resolve(),
+  ) {
     this.database = database;
     this.source = source;
     this.rules = rules;
     this.logger = logger;
+    this.manyReplaced = manyReplaced;
   }
 
   /** Whether the source last offered a branch that needs operator approval. */
@@ -127,7 +139,8 @@ export class HeaderChain {
     this.note(verdict.action === 'refuse' ? verdict.reason : '');
     if (verdict.action !== 'take') return;
     const kept = verdict.from - offered[0]!.height;
-    await tx.query('DELETE FROM block_headers WHERE height >= $1', [verdict.from]);
+    const { rowCount } = await tx.query('DELETE FROM block_headers WHERE height >= $1', [verdict.from]);
+    if ((rowCount ?? 0) > usualDepth) await this.manyReplaced(tx, verdict.from);
     await insertHeaders(tx, offered.slice(kept), checked.slice(kept));
   }
 

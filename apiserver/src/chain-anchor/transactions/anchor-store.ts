@@ -498,3 +498,10 @@ export async function settleDeep(tx: Transaction, tip: number, depth: number): P
     [tip - depth],
   );
 }
+
+/** Watches final transactions again in blocks from a height on, because these are replaced. */
+export async function unsettle(tx: Transaction, height: number): Promise<void> {
+  await tx.query(`UPDATE chain_transactions SET state = 'mined' WHERE state = 'final' AND block_height >= $1`, [
+    height,
+  ]);
+}

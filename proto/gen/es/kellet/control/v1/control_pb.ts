@@ -234,7 +234,8 @@ export type RemoveRequest = Message<"kellet.control.v1.RemoveRequest"> & {
   kind: Kind;
 
   /**
-   * The namespace is terminating: never refuse; cancel running work and detach the rows.
+   * The namespace is terminating: never refuse; cancel running work and detach the rows. For a Tenant: it has no namespace
+   * any more, so that nobody acts for it because of what RBAC grants in one.
    *
    * @generated from field: bool detach = 3;
    */

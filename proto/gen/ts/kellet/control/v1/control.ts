@@ -120,7 +120,10 @@ export interface Refusal {
 export interface RemoveRequest {
   meta: ObjectMeta | undefined;
   kind: Kind;
-  /** The namespace is terminating: never refuse; cancel running work and detach the rows. */
+  /**
+   * The namespace is terminating: never refuse; cancel running work and detach the rows. For a Tenant: it has no namespace
+   * any more, so that nobody acts for it because of what RBAC grants in one.
+   */
   detach: boolean;
 }
 
