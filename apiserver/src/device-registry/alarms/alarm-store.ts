@@ -41,7 +41,7 @@ export interface AlarmRow {
 }
 
 /** The columns of AlarmRow. */
-export const alarmColumns = `alarm_id, device_id, rule_id, type, severity, status, count, first_at, last_at, details,
+const alarmColumns = `alarm_id, device_id, rule_id, type, severity, status, count, first_at, last_at, details,
   acknowledged_at, cleared_at`;
 
 /** An open alarm without its details, which may be large. */

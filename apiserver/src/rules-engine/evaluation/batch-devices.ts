@@ -3,7 +3,7 @@ import type { DeviceFacts } from '../../policies/inheritance.ts';
 import type { CompiledRule } from './compiled-rules.ts';
 
 /** What a batch reads of its devices. A single device may exceed it. */
-export const batchRoom = {
+const batchRoom = {
   /** States, and open alarms, of a device and a rule. */
   states: 50_000,
   /** Bytes of last points. */
