@@ -1,6 +1,6 @@
 // How many of what a tenant may have, against a real database and with concurrent calls.
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
-import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { ChangeDevicesRequest_Action, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { customerHasUsers } from '../auth/accounts/account-store.ts';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
@@ -120,6 +120,77 @@ describe('the number of rows of a tenant', function () {
         expect(await Promise.all([outcomeOf(make()), outcomeOf(make())])).to.have.members(['OK', 'RESOURCE_EXHAUSTED']);
       });
     }
+  });
+
+  it('of groups of a device has a maximum, however it is added to them', async () => {
+    const groups = await query<{ group_id: string }>(
+      `INSERT INTO device_groups (tenant_id, group_id, name) SELECT 'other', gen_random_uuid(), 'many-' || n
+       FROM generate_series(1, 102) AS n RETURNING group_id`,
+    );
+    const groupIds = groups.map((row) => row.group_id);
+    const create = (count: number) =>
+      call(
+        method.createDevice,
+        { hardwareId: newId(), groupIds: groupIds.slice(0, count), tags: { many: '1' } },
+        'other',
+      );
+    const message = 'a device is in at most 100 device groups, besides those with a query';
+    expect(await refusal(create(101))).to.deep.include({ code: 'RESOURCE_EXHAUSTED', message });
+    const of = (await create(99)).device!.deviceId;
+    const add = (groupId: string) => call(method.addDevicesToGroup, { groupId, deviceIds: [of] }, 'other');
+    const outcomes = await Promise.all(groupIds.slice(99).map((groupId) => outcomeOf(add(groupId))));
+    expect(outcomes.sort()).to.deep.equal(['OK', 'RESOURCE_EXHAUSTED', 'RESOURCE_EXHAUSTED']);
+    // Those that it has may be sent back, and replaced.
+    const { groupIds: held } = await call(method.getDevice, { deviceId: of }, 'other');
+    const set = (ids: readonly string[]) =>
+      outcomeOf(
+        call(method.updateDevice, { deviceId: of, groupIds: [...ids], updateMask: { paths: ['group_ids'] } }, 'other'),
+      );
+    expect(await set(held)).to.equal('OK');
+    expect(await set(groupIds.slice(1, 101))).to.equal('OK');
+    expect(await set(groupIds.slice(0, 101))).to.equal('RESOURCE_EXHAUSTED');
+    const byQuery = await call(method.createDeviceGroup, { name: newId(), query: { tag: ['many=1'] } }, 'other');
+    expect(byQuery.deviceCount).to.equal(1);
+    const bulk = call(
+      method.changeDevices,
+      {
+        filter: { tag: ['many=1'] },
+        action: ChangeDevicesRequest_Action.add_to_group,
+        value: { kind: { case: 'stringValue', value: groupIds[0]! } },
+        expected: 1,
+      },
+      'other',
+    );
+    expect(await refusal(bulk)).to.deep.include({ code: 'RESOURCE_EXHAUSTED', message: `device ${of}: ${message}` });
+    expect((await call(method.getDevice, { deviceId: of }, 'other')).groupIds).to.have.length(101);
+  });
+
+  it('of bytes of the tags of a device has a maximum, however they are set', async () => {
+    const tags = (count: number) =>
+      Object.fromEntries(Array.from({ length: count }, (_, n) => [`large${n}`, 'x'.repeat(1000)]));
+    const message = 'tags must have at most 16384 bytes together';
+    const create = (count: number) => call(method.createDevice, { hardwareId: newId(), tags: tags(count) }, 'other');
+    expect(await refusal(create(17))).to.deep.include({ code: 'INVALID_ARGUMENT', message });
+    const of = (await create(16)).device!.deviceId;
+    const update = { deviceId: of, tags: tags(17), updateMask: { paths: ['tags'] } };
+    expect(await refusal(call(method.updateDevice, update, 'other'))).to.deep.include({
+      code: 'INVALID_ARGUMENT',
+      message,
+    });
+    const bulk = {
+      filter: { tag: [`large0=${'x'.repeat(1000)}`] },
+      action: ChangeDevicesRequest_Action.set_tags,
+      value: {
+        kind: {
+          case: 'structValue' as const,
+          value: { fields: { more: { kind: { case: 'stringValue' as const, value: 'x'.repeat(1000) } } } },
+        },
+      },
+      expected: 1,
+    };
+    expect(await refusal(call(method.changeDevices, bulk, 'other'))).to.deep.include({
+      ...{ code: 'FAILED_PRECONDITION', message: `the tags of device ${of} would have more than 16384 bytes` },
+    });
   });
 
   it('of alarms is reduced by deleting the oldest cleared ones, whoever has raised them', async () => {

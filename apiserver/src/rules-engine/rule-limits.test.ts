@@ -2,9 +2,11 @@
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { expect } from 'chai';
 import { createProfileReader } from '../device-link/provisioning/profiles.ts';
+import { clearAlarmsOf } from '../device-registry/alarms/alarm-store.ts';
 import { DeviceDirectory } from '../device-registry/devices/directory.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
+import { countBytesRead } from '../platform/testing/bytes-read.ts';
 import { type ClaimedAction, failAction } from './actions/action-queue.ts';
 import { CompiledRules } from './evaluation/compiled-rules.ts';
 import { RuleEngine } from './evaluation/engine.ts';
@@ -23,8 +25,7 @@ describe('the limits of rules', function () {
   });
   afterEach(() => rules.stop());
 
-  const evaluate = async () => {
-    const { database } = rules.test;
+  const evaluate = async (database = rules.test.database) => {
     const parts = { database, clock: rules.clock, logger: createLogger('silent'), metrics: createMetrics() };
     const devices = new DeviceDirectory(database, createProfileReader(database));
     expect(await new RuleEngine({ ...parts, devices, queued: () => undefined }).evaluateTenant('acme')).to.equal(true);
@@ -65,6 +66,110 @@ describe('the limits of rules', function () {
     }
     expect(sums[2]).to.be.within(64, 96);
     expect(sums[3]).to.equal(sums[2]);
+  });
+
+  const makeRules = async (count: number) => {
+    await rules.query(
+      `INSERT INTO rules (tenant_id, rule_id, name, expression, alarm_type)
+       SELECT 'acme', gen_random_uuid(), n::text, 'numeric.t > 30.0', 'a' FROM generate_series(1, $1) AS n`,
+      [count],
+    );
+    await rules.query(`INSERT INTO rule_revisions (tenant_id, revision) VALUES ('acme', 1)`);
+  };
+  /** Evaluates all points that wait, and returns the number of batches that this takes. */
+  const evaluateAll = async (database = rules.test.database): Promise<number> => {
+    for (let batches = 0; ; batches += 1) {
+      if ((await rules.query('SELECT FROM rule_points')).length === 0) return batches;
+      await evaluate(database);
+    }
+  };
+
+  it('raise and clear some alarms in a batch, and leave the other points to the next ones, in order', async () => {
+    await makeRules(100);
+    const device = await rules.makeDevice();
+    const string = { one: 'x'.repeat(3500), other: 'y'.repeat(3500) };
+    const points = Array.from({ length: 12 }, (_, at) => ({ at, numeric: { t: at % 2 === 0 ? 31 : 29 }, string }));
+    await feed(rules.test.database, 'acme', device, points);
+    const { database, greatest } = countBytesRead(rules.test.database);
+    expect(await evaluateAll(database)).to.be.within(4, 6);
+    expect(greatest()).to.be.below(mebibyte);
+    const [all] = await rules.query<{ alarms: number; cleared: number }>(
+      `SELECT count(*)::int4 AS alarms, count(*) FILTER (WHERE status = 'cleared' AND count = 1)::int4 AS cleared FROM alarms`,
+    );
+    expect(all).to.deep.equal({ alarms: 600, cleared: 600 });
+    const changes = Map.groupBy(await rules.events(), ({ data }) => data['alarm_id']);
+    for (const events of changes.values()) {
+      expect(events.map(({ subject }) => subject.split('.')[1])).to.deep.equal(['raised', 'cleared']);
+      expect(events.map(({ data }) => (data['details'] as { string_values: object }).string_values)).to.deep.equal([
+        string,
+        string,
+      ]);
+    }
+  });
+
+  it('show an alarm that was open before with its details, when it leads to an action and when it is cleared', async () => {
+    const { name } = await rules.makeRule({ actions: [{ action: { case: 'rpc', value: { method: 'm' } } }] });
+    const device = await rules.makeDevice();
+    for (const [at, t] of [31, 32, 20].entries()) {
+      await feed(rules.test.database, 'acme', device, [{ at, numeric: { t } }]);
+      await evaluate();
+    }
+    const actions = await rules.query<{ event: string }>('SELECT event FROM rule_actions ORDER BY action_id');
+    const shown = actions.map(({ event }) => (JSON.parse(event) as { data: Record<string, unknown> }).data);
+    expect(shown.map(({ count }) => count)).to.deep.equal([1, 2]);
+    const events = (await rules.events()).map(({ data }) => data);
+    expect(events).to.have.length(2);
+    for (const { details } of [...shown, ...events]) {
+      expect(details).to.deep.include({ rule: name, numeric_values: { t: 31 } });
+    }
+  });
+
+  it('read few last points of devices in a batch, if these are large', async () => {
+    await rules.makeRule({});
+    const payload = JSON.stringify({ numeric_values: {}, string_values: { s: 'x'.repeat(3 * mebibyte) } });
+    for (let count = 0; count < 4; count += 1) {
+      const device = await rules.makeDevice();
+      await rules.query(
+        `INSERT INTO rule_last_points (tenant_id, device_id, time, payload) VALUES ('acme', $1, 0, $2)`,
+        [device, payload],
+      );
+      await feed(rules.test.database, 'acme', device, hot(1));
+    }
+    const { database, greatest } = countBytesRead(rules.test.database);
+    expect(await evaluateAll(database)).to.equal(2);
+    expect(greatest()).to.be.within(6 * mebibyte, 7 * mebibyte);
+    expect(await rules.alarms()).to.have.length(4);
+  });
+
+  it('read nothing of rules that were deleted', async () => {
+    await rules.makeRule({});
+    const device = await rules.makeDevice();
+    await rules.query(
+      `INSERT INTO alarms (tenant_id, alarm_id, device_id, rule_id, type, severity, status, count, first_at, last_at)
+       SELECT 'acme', gen_random_uuid(), $1, gen_random_uuid(), 'a', 'minor', 'active', 1, now(), now()
+       FROM generate_series(1, 1000)`,
+      [device],
+    );
+    await feed(rules.test.database, 'acme', device, hot(1));
+    const { database, bytes } = countBytesRead(rules.test.database);
+    await evaluate(database);
+    expect(bytes()).to.be.below(10_000);
+    expect(await rules.query(`SELECT FROM alarms WHERE status = 'active'`)).to.have.length(1001);
+  });
+
+  it('clear the alarms of a deleted device a hundred at a time', async () => {
+    const device = await rules.makeDevice();
+    await rules.query(
+      `INSERT INTO alarms (tenant_id, alarm_id, device_id, type, severity, status, count, first_at, last_at, details)
+       SELECT 'acme', gen_random_uuid(), $1, n::text, 'minor', 'active', 1, now(), now(), $2 FROM generate_series(1, 450) AS n`,
+      [device, JSON.stringify({ text: 'x'.repeat(16_000) })],
+    );
+    const { database, bytes, greatest } = countBytesRead(rules.test.database);
+    await database.tenant('acme', (tx) => clearAlarmsOf(tx, 'acme', [device], rules.clock));
+    expect(bytes()).to.be.above(450 * 16_000);
+    expect(greatest()).to.be.below(101 * 17_000);
+    expect(await rules.query(`SELECT FROM alarms WHERE status <> 'cleared'`)).to.have.length(0);
+    expect(await rules.events()).to.have.length(450);
   });
 
   it('keep the newest thousand actions that were given up', async () => {

@@ -42,7 +42,7 @@ import { PointQuota } from './ingest/point-quota.ts';
 import { GivenSubmission, type Submission, submissionOf } from './ingest/submission.ts';
 import { anchorNextResults, type ResultParts, resultsAtOnce } from './ingest/update-results.ts';
 import { forgetReplacedRuns, mergeNextRuns, packLeaves, unpackNextTable } from './leaves/packing.ts';
-import { byDevice, LiveHub } from './live/live.ts';
+import { byDevice, LiveHub, LiveRoom } from './live/live.ts';
 import { publishPoints } from './live/publish.ts';
 import { PublishedTenants } from './live/published-tenants.ts';
 import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './points/devices.ts';
@@ -433,10 +433,13 @@ class Telemetry implements TelemetryModule {
     for (const [tenantId, count] of counts) this.rates.add(tenantId, count, now);
     const isPublished = (tenantId: string) => this.live.isWatched || this.published.has(tenantId);
     if (![...counts.keys()].some(isPublished)) return;
+    const rooms = new Map<string, LiveRoom>();
     for (const group of byDevice(points.filter(({ isOwn }) => !isOwn))) {
       const { tenantId, device } = group[0]!;
-      if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group);
-      if (this.published.has(tenantId)) publishPoints(broker, tenantId, device.deviceId, group, now);
+      const room = rooms.get(tenantId) ?? new LiveRoom();
+      rooms.set(tenantId, room);
+      if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group, room);
+      if (this.published.has(tenantId)) publishPoints(broker, tenantId, device.deviceId, group, { room, now });
     }
   }
 

@@ -5,6 +5,7 @@ import { Alarm_Severity, Alarm_Status, AlarmSchema } from '@kellet/proto/es/kell
 import type { Clock } from '../../platform/clock.ts';
 import { holdLock, ruleEvaluationLock } from '../../platform/database/advisory-locks.ts';
 import { columns } from '../../platform/database/columns.ts';
+import { readCursor } from '../../platform/database/cursor.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
@@ -40,8 +41,16 @@ export interface AlarmRow {
 }
 
 /** The columns of AlarmRow. */
-export const alarmColumns = `alarm_id, device_id, rule_id, type, severity, status, count, first_at, last_at, details,
+const alarmColumns = `alarm_id, device_id, rule_id, type, severity, status, count, first_at, last_at, details,
   acknowledged_at, cleared_at`;
+
+/** An open alarm without its details, which may be large. */
+export interface OpenAlarm extends Omit<AlarmRow, 'details'> {
+  readonly details_bytes: number;
+}
+
+/** The columns of OpenAlarm. */
+export const openAlarmColumns = `${alarmColumns.replace(' details,', '')}, coalesce(${jsonBytes('details')}, 0) AS details_bytes`;
 
 type AlarmMessage = MessageInitShape<typeof AlarmSchema>;
 
@@ -67,6 +76,9 @@ export const alarmJson = (row: AlarmRow): JsonObject =>
     ...{ useProtoFieldName: true, alwaysEmitImplicit: true },
   }) as JsonObject;
 
+/** Alarms that are written or announced by one statement: with details of 8 KiB, what takes some hundredths of a second. */
+const alarmsAtOnce = 100;
+
 /** Adds the events of raised or cleared alarms to the transaction. */
 export async function announceAlarms(
   tx: Transaction,
@@ -75,13 +87,19 @@ export async function announceAlarms(
   rows: readonly AlarmRow[],
   clock: Clock,
 ): Promise<void> {
-  const events = rows.map((row) => ({
-    tenantId,
-    subject: alarmSubject(change, tenantId, row.alarm_id),
-    resource: `alarms/${row.alarm_id}`,
-    data: alarmJson(row),
-  }));
-  await enqueueAll(tx, events, clock);
+  for (const some of piecesOf(rows, alarmsAtOnce)) {
+    const events = some.map((row) => ({
+      tenantId,
+      subject: alarmSubject(change, tenantId, row.alarm_id),
+      resource: `alarms/${row.alarm_id}`,
+      data: alarmJson(row),
+    }));
+    await enqueueAll(tx, events, clock);
+  }
+}
+
+function* piecesOf<T>(items: readonly T[], count: number): Iterable<readonly T[]> {
+  for (let start = 0; start < items.length; start += count) yield items.slice(start, start + count);
 }
 
 /**
@@ -152,7 +170,12 @@ export async function insertAlarms(
   tenantId: string,
   alarms: readonly NewAlarm[],
 ): Promise<AlarmRow[]> {
-  if (alarms.length === 0) return [];
+  const inserted: AlarmRow[] = [];
+  for (const some of piecesOf(alarms, alarmsAtOnce)) inserted.push(...(await insertSome(tx, tenantId, some)));
+  return inserted;
+}
+
+async function insertSome(tx: Transaction, tenantId: string, alarms: readonly NewAlarm[]): Promise<AlarmRow[]> {
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
     `INSERT INTO alarms (tenant_id, alarm_id, device_id, rule_id, type, severity, count, first_at, last_at, details,
        cleared_at, status, customer_id)
@@ -177,24 +200,38 @@ export interface AlarmChange {
   readonly added: number;
   readonly lastAt: Date;
   readonly clearedAt: Date | undefined;
+  /** Whether it is announced or sent, and its row is needed. */
+  readonly isShown: boolean;
 }
 
-/** Counts further matches of open alarms and clears those whose condition has ended. Returns all their rows. */
+const changeStatement = `UPDATE alarms a SET count = least(a.count::int8 + c.added, 2147483647),
+    last_at = greatest(a.last_at, c.last_at), cleared_at = c.cleared_at,
+    status = CASE WHEN c.cleared_at IS NULL THEN a.status ELSE 'cleared' END
+  FROM unnest($2::uuid[], $3::int4[], $4::timestamptz[], $5::timestamptz[]) AS c (id, added, last_at, cleared_at)
+  WHERE tenant_id = $1 AND alarm_id = c.id`;
+
+const changeValues = (tenantId: string, changes: readonly AlarmChange[]): unknown[] => [
+  tenantId,
+  ...columns(changes, 'alarmId', 'added', 'lastAt', 'clearedAt'),
+];
+
+/** Counts further matches of open alarms and clears those whose condition has ended. Returns the rows of those that are shown. */
 export async function changeAlarms(
   tx: Transaction,
   tenantId: string,
   changes: readonly AlarmChange[],
 ): Promise<AlarmRow[]> {
-  if (changes.length === 0) return [];
-  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `UPDATE alarms a SET count = least(a.count::int8 + c.added, 2147483647), last_at = greatest(a.last_at, c.last_at),
-       cleared_at = c.cleared_at, status = CASE WHEN c.cleared_at IS NULL THEN a.status ELSE 'cleared' END
-     FROM unnest($2::uuid[], $3::int4[], $4::timestamptz[], $5::timestamptz[]) AS c (id, added, last_at, cleared_at)
-     WHERE tenant_id = $1 AND alarm_id = c.id
-     RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
-    [tenantId, ...columns(changes, 'alarmId', 'added', 'lastAt', 'clearedAt')],
-  );
-  return rows;
+  const changed: AlarmRow[] = [];
+  const [shown, others] = [changes.filter(({ isShown }) => isShown), changes.filter(({ isShown }) => !isShown)];
+  for (const some of piecesOf(shown, alarmsAtOnce)) {
+    const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+      `${changeStatement} RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
+      changeValues(tenantId, some),
+    );
+    changed.push(...rows);
+  }
+  if (others.length > 0) await tx.query(changeStatement, changeValues(tenantId, others));
+  return changed;
 }
 
 /** Filters of a list of alarms. */
@@ -330,12 +367,20 @@ export async function clearAlarmsOf(
   clock: Clock,
 ): Promise<void> {
   await holdLock(tx, ruleEvaluationLock(tenantId));
-  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `UPDATE alarms SET status = 'cleared', cleared_at = $3
-     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND status <> 'cleared' RETURNING ${alarmColumns}`,
-    [tenantId, deviceIds, new Date(clock.now())],
-  );
-  if (rows.length > 0) await announceAlarms(tx, tenantId, 'cleared', rows, clock);
+  const open = {
+    name: 'open_alarms',
+    text: `SELECT alarm_id FROM alarms WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND status <> 'cleared'`,
+    values: [tenantId, deviceIds],
+  };
+  // A device may have many, each with large details.
+  for await (const some of readCursor<{ alarm_id: string }>(tx, open, alarmsAtOnce)) {
+    const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+      `UPDATE alarms SET status = 'cleared', cleared_at = $3
+       WHERE tenant_id = $1 AND alarm_id = ANY($2::uuid[]) AND status <> 'cleared' RETURNING ${alarmColumns}`,
+      [tenantId, some.map(({ alarm_id: alarmId }) => alarmId), new Date(clock.now())],
+    );
+    await announceAlarms(tx, tenantId, 'cleared', rows, clock);
+  }
 }
 
 /**

@@ -7,7 +7,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
-import { freeJsonField, idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
+import { freeJsonField, idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../../platform/visibility.ts';
 import { moveOpenAlarms } from '../alarms/alarm-store.ts';
@@ -18,6 +18,8 @@ import { credentialTypeField, wantedCredentials } from './credential-type.ts';
 import { deleteDevices } from './device-deletion.ts';
 import { deviceMessages, gather, surroundings } from './device-messages.ts';
 import { filtersOf, selectDevices } from './device-selection.ts';
+import { checkTags } from './device-tags.ts';
+import { countThatFit } from './device-view.ts';
 import {
   changeDevice,
   createDevice,
@@ -61,7 +63,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const { tenantId } = context;
       const hardwareId = textField('hardware_id', request.hardwareId, { minimum: 1, maximum: 256 });
       const name = textField('name', request.name, { maximum: 256 }) || hardwareId;
-      textMapField('tags', request.tags);
+      checkTags(request.tags);
       checkMetadata(request.metadata);
       const credentialType = credentialTypeField(request.credentialType);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
@@ -108,13 +110,17 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const page = paging.open<string>(request, scope);
       const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
       return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
+        const gathered = await database.read(tenantId, async (tx) => {
           const conditions = await selection.where(tx, 4, page.after);
           const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });
-          const closed = paging.close(rows, page, scope, (row) => row.device_id);
-          return { gathered: await gather(tx, tenantId, closed.rows), nextPageToken: closed.nextPageToken };
+          return gather(tx, tenantId, rows);
         });
-        return { devices: await view(context, gathered), nextPageToken };
+        const devices = await view(context, gathered);
+        const fitting = countThatFit(devices);
+        const rows = gathered.rows.slice(0, fitting);
+        const isCut = fitting < devices.length;
+        const closed = paging.close(rows, page, scope, (row) => row.device_id, isCut);
+        return { devices: devices.slice(0, closed.rows.length), nextPageToken: closed.nextPageToken };
       });
     },
 
@@ -133,7 +139,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
         maximum: 256,
       });
       const profileId = request.profileId ?? '';
-      if (fields.has('tags')) textMapField('tags', request.tags);
+      if (fields.has('tags')) checkTags(request.tags);
       if (fields.has('metadata')) checkMetadata(request.metadata);
       const changes = new Map<string, unknown>();
       if (fields.has('name')) changes.set('name', name);

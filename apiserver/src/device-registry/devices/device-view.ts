@@ -42,3 +42,23 @@ export function toDevice(row: DeviceRow, parts: ViewParts): MessageInitShape<typ
     updatedAt: timestampFromDate(row.updated_at),
   };
 }
+
+/** Bytes of devices after which a page ends. */
+const pageBytes = 4 * 1024 * 1024;
+
+/** Returns how many of the devices a page has: until they have so many bytes, about, and at least one. */
+export function countThatFit(devices: readonly MessageInitShape<typeof DeviceSchema>[], most = pageBytes): number {
+  let bytes = 0;
+  for (const [index, { tags = {}, effectiveTags: effective = {}, metadata = {}, groupIds = [] }] of devices.entries()) {
+    if (bytes >= most) return index;
+    bytes +=
+      charactersOf(tags) + charactersOf(effective) + JSON.stringify(metadata).length + 40 * groupIds.length + 1000;
+  }
+  return devices.length;
+}
+
+function charactersOf(texts: Readonly<Record<string, string>>): number {
+  let characters = 0;
+  for (const key of Object.keys(texts)) characters += key.length + texts[key]!.length + 6;
+  return characters;
+}

@@ -2,6 +2,16 @@
 import { groupChannel } from '../../platform/database/channels.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { type KelletError, resourceExhausted } from '../../platform/errors.ts';
+
+/** Groups of a device besides those with a query: each page shows those of all of its devices. */
+export const maximumGroupsOfDevice = 100;
+
+/** The error for a device that would have more. */
+export const tooManyGroups = (deviceId?: string): KelletError =>
+  resourceExhausted(
+    `${deviceId === undefined ? '' : `device ${deviceId}: `}a device is in at most ${maximumGroupsOfDevice} device groups, besides those with a query`,
+  );
 
 /** SQL that announces the group of a written row once its transaction has committed. */
 export const announceGroup = `pg_notify('${groupChannel}', tenant_id || '/' || group_id)`;
@@ -12,6 +22,20 @@ export async function leaveGroups(tx: Transaction, tenantId: string, deviceIds: 
     `DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) RETURNING ${announceGroup}`,
     [tenantId, deviceIds],
   );
+}
+
+/** Throws RESOURCE_EXHAUSTED if one of the devices, which the transaction has locked and added to groups, has too many. */
+export async function checkGroupsOf(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
+  const greaterThan = (condition: string): string => `(SELECT count(*) FROM (
+    SELECT FROM device_group_members m WHERE m.tenant_id = $1 AND m.device_id = d.device_id ${condition}
+    LIMIT $3::int4 + 1) AS counted) > $3::int4`;
+  const byHand = `AND (SELECT query IS NULL FROM device_groups g WHERE g.tenant_id = m.tenant_id AND g.group_id = m.group_id)`;
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM unnest($2::uuid[]) AS d (device_id)
+     WHERE CASE WHEN ${greaterThan('')} THEN ${greaterThan(byHand)} ELSE false END LIMIT 1`,
+    [tenantId, deviceIds, maximumGroupsOfDevice],
+  );
+  if (rows[0]) throw tooManyGroups(rows[0].device_id);
 }
 
 /** Makes a device, which the transaction has locked, a member of these groups without a query and no others. */
@@ -47,7 +71,10 @@ export async function joinGroups(
   );
 }
 
-/** Adds each device, which the transaction has locked, to a group that exists. Returns how many were in none. */
+/**
+ * Adds each device, which the transaction has locked, to a group that exists. Returns how many were in none. Throws
+ * RESOURCE_EXHAUSTED if one has too many then.
+ */
 export async function joinGroupsOf(
   tx: Transaction,
   tenantId: string,
@@ -59,8 +86,10 @@ export async function joinGroupsOf(
      SELECT $1, * FROM unnest($2::uuid[], $3::uuid[]) ON CONFLICT DO NOTHING`,
     [tenantId, ...columns(members, 'groupId', 'deviceId')],
   );
-  if (rowCount) await announceGroups(tx, tenantId, [...new Set(members.map(({ groupId }) => groupId))]);
-  return rowCount ?? 0;
+  if (!rowCount) return 0;
+  await checkGroupsOf(tx, tenantId, [...new Set(members.map(({ deviceId }) => deviceId))]);
+  await announceGroups(tx, tenantId, [...new Set(members.map(({ groupId }) => groupId))]);
+  return rowCount;
 }
 
 /** Announces that members of groups have changed. */

@@ -2,7 +2,7 @@
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
-import { holdGroups } from './group-members.ts';
+import { holdGroups, maximumGroupsOfDevice, tooManyGroups } from './group-members.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 /** Locks a profile (empty: none) against deletion; before the rows of devices (fleet-changes.ts). Throws NOT_FOUND. */
@@ -19,8 +19,8 @@ export async function holdProfile(
 }
 
 /**
- * Locks the groups that a device is to have and returns those without a query. Throws NOT_FOUND, and
- * FAILED_PRECONDITION for a group with a query that the device is not in.
+ * Locks the groups that a device is to have and returns those without a query. Throws NOT_FOUND,
+ * FAILED_PRECONDITION for a group with a query that the device is not in, and RESOURCE_EXHAUSTED for too many groups.
  */
 export async function holdGroupsOf(
   tx: Transaction,
@@ -38,5 +38,8 @@ export async function holdGroupsOf(
   if (added !== undefined) {
     throw failedPrecondition(`group_ids: ${JSON.stringify(added)} has a query, so no device can be added to it`);
   }
-  return ids.filter((id) => kinds.get(id) === false);
+  const byHand = ids.filter((id) => kinds.get(id) === false);
+  const before = new Set(current);
+  if (new Set(byHand).size > maximumGroupsOfDevice && byHand.some((id) => !before.has(id))) throw tooManyGroups();
+  return byHand;
 }

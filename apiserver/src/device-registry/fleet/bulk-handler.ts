@@ -17,6 +17,7 @@ import type { Implementation } from '../../platform/rpc.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
 import { deleteDevices } from '../devices/device-deletion.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
+import { maximumTagBytes, maximumTags, tagBytes } from '../devices/device-tags.ts';
 import { countChildrenInOrder, fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
 import { holdGroups, joinGroupsOf } from '../devices/group-members.ts';
 import { holdProfile } from '../devices/references.ts';
@@ -32,8 +33,6 @@ const childrenPerTransaction = 5000;
 
 /** Devices of one call. */
 const maximumDevices = 100_000;
-
-const maximumTags = 64;
 
 /** A change, with what it needs besides the devices. */
 export type BulkChange =
@@ -149,6 +148,9 @@ async function apply(
         if (tags === undefined) return [];
         if (Object.keys(tags).length > maximumTags) {
           throw failedPrecondition(`device ${row.device_id} would have more than ${maximumTags} tags`);
+        }
+        if (tagBytes(tags) > maximumTagBytes) {
+          throw failedPrecondition(`the tags of device ${row.device_id} would have more than ${maximumTagBytes} bytes`);
         }
         return [{ deviceId: row.device_id, tags: JSON.stringify(tags) }];
       });

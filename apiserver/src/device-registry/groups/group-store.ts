@@ -5,7 +5,7 @@ import { keptLimit } from '../../platform/database/number-limits.ts';
 import { alreadyExists, KelletError, notFound, sqlState } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { dropCounts } from '../devices/device-counts.ts';
-import { announceGroup } from '../devices/group-members.ts';
+import { announceGroup, checkGroupsOf } from '../devices/group-members.ts';
 import type { StoredQuery } from './query-group-store.ts';
 
 /** Calls `changed` for each changed group, `tenant/group`, and with undefined when changes may have been missed. */
@@ -133,7 +133,7 @@ export async function deleteGroup(tx: Transaction, tenantId: string, groupId: st
   ]);
 }
 
-/** Adds devices to a group. Throws NOT_FOUND naming the first that does not exist. */
+/** Adds devices to a group. Throws NOT_FOUND naming the first that does not exist, and RESOURCE_EXHAUSTED if one is in too many. */
 export async function addMembers(
   tx: Transaction,
   tenantId: string,
@@ -148,10 +148,16 @@ export async function addMembers(
   const known = new Set(rows.map((row) => row.device_id));
   const unknown = deviceIds.find((id) => !known.has(id));
   if (unknown !== undefined) throw notFound(`device_ids: ${JSON.stringify(unknown)}`);
-  await tx.query(
+  const added = await tx.query<{ device_id: string }>(
     `INSERT INTO device_group_members (tenant_id, group_id, device_id) SELECT $1, $2, unnest($3::uuid[])
-     ON CONFLICT DO NOTHING RETURNING ${announceGroup}`,
+     ON CONFLICT DO NOTHING RETURNING device_id, ${announceGroup}`,
     [tenantId, groupId, deviceIds],
+  );
+  if (added.rows.length === 0) return;
+  await checkGroupsOf(
+    tx,
+    tenantId,
+    added.rows.map((row) => row.device_id),
   );
 }
 

@@ -2,7 +2,9 @@
 import type { JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
-import { freeJsonField, textField, textMapField } from '../../platform/requests/fields.ts';
+import { freeJsonField, textField } from '../../platform/requests/fields.ts';
+import { checkTags } from '../devices/device-tags.ts';
+import { maximumGroupsOfDevice } from '../devices/group-members.ts';
 import { csvLine } from './csv-file.ts';
 import { parseJson } from './lines.ts';
 
@@ -17,7 +19,6 @@ const exportedColumns = [...readColumns, ...writtenColumns] as const;
 export const knownColumns: ReadonlySet<string> = new Set(exportedColumns);
 
 const maximumMetadataBytes = 16_384;
-const maximumGroups = 100;
 
 /** What a line says about a device; undefined means nothing. */
 export interface DeviceLine {
@@ -71,7 +72,7 @@ function tagsOf(value: JsonValue): Record<string, string> {
   if (!isObject(value) || Object.values(value).some((tag) => typeof tag !== 'string')) {
     throw invalidArgument('tags must be a JSON object of texts');
   }
-  textMapField('tags', value as Record<string, string>);
+  checkTags(value as Record<string, string>);
   return value as Record<string, string>;
 }
 
@@ -87,7 +88,9 @@ function groupsOf(value: JsonValue): string[] {
   if (!Array.isArray(value) || value.some((id) => typeof id !== 'string' || !isId(id))) {
     throw invalidArgument('group_ids must be a JSON array of ids');
   }
-  if (value.length > maximumGroups) throw invalidArgument(`group_ids must have at most ${maximumGroups} entries`);
+  if (value.length > maximumGroupsOfDevice) {
+    throw invalidArgument(`group_ids must have at most ${maximumGroupsOfDevice} entries`);
+  }
   return [...new Set(value.map((id) => (id as string).toLowerCase()))];
 }
 

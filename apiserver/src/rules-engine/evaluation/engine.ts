@@ -20,10 +20,12 @@ import { type Counter, counter, Histogram, readGauge, type Registry } from '../.
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { enqueueActions, type NewAction, reportActionError } from '../actions/action-queue.ts';
 import { actionsOfRules, purgeDeletedRule, type StoredAction } from '../rules/rule-store.ts';
+import { devicesOfBatch } from './batch-devices.ts';
 import { CompiledRules } from './compiled-rules.ts';
 import { type BatchOutput, evaluateBatch, type Firing } from './evaluate-batch.ts';
 import {
   failingRules,
+  lastPointBytes,
   memberships,
   oldestPointSeconds,
   readDevices,
@@ -144,18 +146,31 @@ export class RuleEngine {
     if (!taken) return undefined;
     const { points, places } = taken;
     const rules = await this.rules.of(tx, tenantId);
-    const deviceIds = [...new Set(points.map(({ deviceId }) => deviceId))];
+    const ids = [...new Set(points.map(({ deviceId }) => deviceId))];
+    const [devices, bytes] = await Promise.all([
+      this.parts.devices.lookup(tenantId, ids),
+      lastPointBytes(tx, tenantId, ids),
+    ]);
+    const deviceIds = devicesOfBatch(ids, devices, rules, bytes);
+    const ruleIds = rules.map(({ row }) => row.rule_id);
     const groupIds = [...new Set(rules.flatMap(({ row }) => row.device_group_id ?? []))];
-    const devices = await this.parts.devices.lookup(tenantId, deviceIds);
     const [groups, known, failing] = await Promise.all([
       memberships(tx, tenantId, deviceIds, groupIds),
-      readDevices(tx, tenantId, deviceIds),
+      readDevices(tx, tenantId, deviceIds, ruleIds),
       failingRules(tx, tenantId),
     ]);
+    const chosen = new Set(deviceIds);
+    const { now = [], later = [] } = Object.groupBy(points, ({ deviceId }) => (chosen.has(deviceId) ? 'now' : 'later'));
     const output = await evaluateBatch(
-      { ...{ points, rules, devices, failing, newId }, memberships: groups, ...known, now: this.parts.clock.now() },
+      {
+        ...{ points: now, rules, devices, failing, newId },
+        memberships: groups,
+        ...known,
+        now: this.parts.clock.now(),
+      },
       new Turns(),
     );
+    output.left.push(...later);
     await returnPoints(tx, tenantId, output.left, places);
     await this.write(tx, tenantId, output);
     return output;
@@ -168,21 +183,24 @@ export class RuleEngine {
       ...{ severity: row.severity, count: row.count, firstAt: row.first_at, lastAt: row.last_at },
       ...{ details: row.details ?? undefined, clearedAt: row.cleared_at ?? undefined },
     }));
-    const [, , , changed, inserted] = await Promise.all([
+    await Promise.all([
       writeLastPoints(tx, tenantId, output.lastPoints),
       writeStates(tx, tenantId, output.states),
       writeReports(tx, tenantId, output.reports),
-      changeAlarms(tx, tenantId, output.changed),
-      insertAlarms(tx, tenantId, raised),
     ]);
+    const changed = await changeAlarms(tx, tenantId, output.changed);
+    const inserted = await insertAlarms(tx, tenantId, raised);
     // A device may have been deleted since its facts were read.
-    const existing = new Set([...inserted, ...changed].map(({ alarm_id }) => alarm_id));
+    const existing = new Map([...inserted, ...changed].map((row) => [row.alarm_id, row]));
     const news = output.raised.filter(({ alarm_id }) => existing.has(alarm_id));
     const asRaised = news.map((row): AlarmRow => ({ ...row, status: 'active', cleared_at: null }));
     await announceAlarms(tx, tenantId, 'raised', asRaised, clock);
     const cleared = [...news, ...changed].filter(({ cleared_at }) => cleared_at !== null);
     await announceAlarms(tx, tenantId, 'cleared', cleared, clock);
-    const firings = output.firings.filter(({ alarm }) => existing.has(alarm.alarm_id));
+    const firings = output.firings.flatMap(({ rule, alarm }) => {
+      const row = existing.get(alarm.alarm_id);
+      return row ? [{ rule, alarm: { ...alarm, details: row.details } }] : [];
+    });
     const ruleIds = [...new Set(firings.map(({ rule }) => rule.row.rule_id))];
     const stored = ruleIds.length === 0 ? undefined : await actionsOfRules(tx, tenantId, ruleIds);
     const actions = firings.flatMap((firing) =>

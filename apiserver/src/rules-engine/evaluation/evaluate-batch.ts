@@ -1,6 +1,6 @@
 // Evaluates the rules of a tenant for a batch of points, given what is stored about their devices. No I/O.
 import type { JsonObject } from '@bufbuild/protobuf';
-import type { AlarmChange, AlarmRow } from '../../device-registry/alarms/alarm-store.ts';
+import type { AlarmChange, AlarmRow, OpenAlarm } from '../../device-registry/alarms/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { formatNanoseconds } from '../../telemetry/points/timestamp.ts';
 import { decide, initialState, type RuleState } from './alarm-decision.ts';
@@ -19,7 +19,7 @@ export interface BatchInput {
   readonly lastPoints: readonly LastPoint[];
   readonly states: readonly StateRow[];
   /** Open alarms of rules. */
-  readonly alarms: readonly AlarmRow[];
+  readonly alarms: readonly OpenAlarm[];
   /** Rules whose last evaluation failed. */
   readonly failing: ReadonlySet<string>;
   /** Milliseconds since 1970. */
@@ -30,7 +30,7 @@ export interface BatchInput {
 /** Actions to be taken for a match. */
 export interface Firing {
   readonly rule: CompiledRule;
-  /** The alarm as of the match. */
+  /** The alarm as of the match; without its details if it was open before. */
   readonly alarm: AlarmRow;
 }
 
@@ -41,6 +41,8 @@ export interface BatchOutput {
   /** New alarms in their final state. */
   readonly raised: AlarmRow[];
   readonly changed: AlarmChange[];
+  /** The bytes of the alarms that are raised and cleared, about. */
+  alarmBytes: number;
   readonly firings: Firing[];
   /** The bytes of their actions, about. */
   actionBytes: number;
@@ -54,28 +56,36 @@ export interface BatchOutput {
 
 /** An alarm while a batch is evaluated. */
 interface WorkingAlarm {
+  /** Without details if it was open before. */
   row: AlarmRow;
   readonly isNew: boolean;
+  readonly detailsBytes: number;
   added: number;
+  hasFired: boolean;
 }
 
 /** Matches of a batch that lead to actions, and the bytes of these actions: bounds the memory that they take. */
 const maxFirings = 2000;
 const maxActionBytes = 32 * 1024 * 1024;
 
-/** The bytes of an action's event besides the details of the alarm, at most. */
+/** Bytes of alarms that a batch raises and clears: each is written and announced. A single point may exceed it. */
+const maxAlarmBytes = 2 * 1024 * 1024;
+
+/** The bytes of an event besides the details of the alarm, at most. */
 const eventBytes = 1024;
 const maxDetailsBytes = 8192;
 const nanosecondsPerMillisecond = 1_000_000n;
 
-/** Evaluates a batch, device by device in order of time, as far as there is time for it; at least one point. */
+/** Evaluates a batch, device by device in order of time, as far as there is time and room for it; at least one point. */
 export async function evaluateBatch(input: BatchInput, turns: Pick<Turns, 'next' | 'isOver'>): Promise<BatchOutput> {
   const output: BatchOutput = {
     ...{ lastPoints: [], states: [], raised: [], changed: [], firings: [], reports: [], left: [] },
+    alarmBytes: 0,
     actionBytes: 0,
     muted: new Set(),
     counts: { matched: 0, unmatched: 0, failed: 0 },
   };
+  const isOver = (): boolean => output.alarmBytes >= maxAlarmBytes || turns.isOver();
   const reports = new Map<string, { matches: number; error: string }>();
   const lastPoints = new Map(input.lastPoints.map((point) => [point.device_id, point]));
   const states = Map.groupBy(input.states, ({ device_id }) => device_id);
@@ -87,7 +97,7 @@ export async function evaluateBatch(input: BatchInput, turns: Pick<Turns, 'next'
     if (rules.length === 0) continue;
     // Stable: points of equal time stay in the order of their commits.
     const inOrder = points.toSorted((one, other) => (one.time < other.time ? -1 : one.time > other.time ? 1 : 0));
-    if (turns.isOver()) {
+    if (isOver()) {
       output.left.push(...inOrder);
       continue;
     }
@@ -97,7 +107,7 @@ export async function evaluateBatch(input: BatchInput, turns: Pick<Turns, 'next'
       alarms: alarms.get(deviceId) ?? [],
     });
     for (const [index, point] of inOrder.entries()) {
-      if (index > 0 && turns.isOver()) {
+      if (index > 0 && isOver()) {
         output.left.push(...inOrder.slice(index));
         break;
       }
@@ -141,7 +151,7 @@ class DeviceEvaluation {
     input: BatchInput,
     output: BatchOutput,
     reports: Map<string, { matches: number; error: string }>,
-    known: { last: LastPoint | undefined; states: readonly StateRow[]; alarms: readonly AlarmRow[] },
+    known: { last: LastPoint | undefined; states: readonly StateRow[]; alarms: readonly OpenAlarm[] },
   ) {
     this.device = device;
     this.rules = rules;
@@ -158,7 +168,10 @@ class DeviceEvaluation {
         actedAt: row.acted_at?.getTime(),
       });
     }
-    for (const row of known.alarms) this.open.set(row.rule_id!, { row, isNew: false, added: 0 });
+    for (const { details_bytes: detailsBytes, ...row } of known.alarms) {
+      const alarm = { ...row, details: null };
+      this.open.set(row.rule_id!, { row: alarm, isNew: false, detailsBytes, added: 0, hasFired: false });
+    }
   }
 
   /** Evaluates a point, unless it is older than the last one or the same again. */
@@ -202,29 +215,33 @@ class DeviceEvaluation {
       alarm!.added += 1;
     } else if (decision.alarm === 'clear') {
       this.open.delete(ruleId);
+      this.output.alarmBytes += eventBytes + alarm!.detailsBytes;
       this.settle({ ...alarm!, row: { ...alarm!.row, status: 'cleared', cleared_at: new Date(this.input.now) } });
     }
-    if (decision.acts && rule.row.action_count > 0) this.fire(rule, this.open.get(ruleId)!.row);
+    if (decision.acts && rule.row.action_count > 0) this.fire(rule, this.open.get(ruleId)!);
   }
 
-  private fire(rule: CompiledRule, alarm: AlarmRow): void {
+  private fire(rule: CompiledRule, alarm: WorkingAlarm): void {
     const { rule_id: ruleId, action_count: count, action_bytes: bytes } = rule.row;
-    const actionBytes = bytes + count * (JSON.stringify(alarm.details).length + eventBytes);
+    const actionBytes = bytes + count * (alarm.detailsBytes + eventBytes);
     if (this.output.firings.length === maxFirings || this.output.actionBytes + actionBytes > maxActionBytes) {
       this.output.muted.add(ruleId);
       return;
     }
-    this.output.firings.push({ rule, alarm });
+    this.output.firings.push({ rule, alarm: alarm.row });
     this.output.actionBytes += actionBytes;
+    alarm.hasFired = true;
   }
 
   private raise({ row }: CompiledRule, at: Date, time: bigint, payload: StoredPayload): WorkingAlarm {
     const details: JsonObject = { rule: row.name, timestamp: formatNanoseconds(time) };
     const withValues = { ...details, ...payload };
-    const isSmall = JSON.stringify(withValues).length <= maxDetailsBytes;
+    const bytes = JSON.stringify(withValues).length;
+    const isSmall = bytes <= maxDetailsBytes;
+    const detailsBytes = isSmall ? bytes : JSON.stringify(details).length;
+    this.output.alarmBytes += eventBytes + detailsBytes;
     return {
-      isNew: true,
-      added: 0,
+      ...{ isNew: true, detailsBytes, added: 0, hasFired: false },
       row: {
         alarm_id: this.input.newId(),
         device_id: this.device.deviceId,
@@ -243,11 +260,12 @@ class DeviceEvaluation {
   }
 
   /** Records the final state of an alarm. */
-  private settle({ row, isNew, added }: WorkingAlarm): void {
+  private settle({ row, isNew, added, hasFired }: WorkingAlarm): void {
     if (isNew) this.output.raised.push(row);
     else if (added > 0 || row.cleared_at !== null) {
       const clearedAt = row.cleared_at ?? undefined;
-      this.output.changed.push({ alarmId: row.alarm_id, added, lastAt: row.last_at, clearedAt });
+      const isShown = hasFired || clearedAt !== undefined;
+      this.output.changed.push({ alarmId: row.alarm_id, added, lastAt: row.last_at, clearedAt, isShown });
     }
   }
 

@@ -1,7 +1,7 @@
 // What evaluations read and write besides rules. Every function works inside the caller's transaction, which holds the
 // tenant's evaluation lock.
 import { zstdCompressSync, zstdDecompressSync } from 'node:zlib';
-import { alarmColumns, type AlarmRow } from '../../device-registry/alarms/alarm-store.ts';
+import { type OpenAlarm, openAlarmColumns } from '../../device-registry/alarms/alarm-store.ts';
 import { ruleEvaluationLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
@@ -136,12 +136,29 @@ export interface StateRow {
   readonly acted_at: Date | null;
 }
 
-/** Reads the stored state of devices and locks their open alarms of rules against concurrent handling. */
+/** Returns the bytes of the last evaluated points of devices. */
+export async function lastPointBytes(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<ReadonlyMap<string, number>> {
+  const { rows } = await tx.query<{ device_id: string; bytes: number }>(
+    `SELECT device_id, octet_length(payload) AS bytes FROM rule_last_points
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])`,
+    [tenantId, deviceIds],
+  );
+  return new Map(rows.map((row) => [row.device_id, row.bytes]));
+}
+
+/** Reads the stored state of devices for rules and locks the open alarms of these against concurrent handling. */
 export async function readDevices(
   tx: Transaction,
   tenantId: string,
   deviceIds: readonly string[],
-): Promise<{ lastPoints: LastPoint[]; states: StateRow[]; alarms: AlarmRow[] }> {
+  ruleIds: readonly string[],
+): Promise<{ lastPoints: LastPoint[]; states: StateRow[]; alarms: OpenAlarm[] }> {
+  // Deleted and disabled rules may have left any number of states and open alarms.
+  const ofRules = 'rule_id IN (SELECT unnest($3::uuid[]))';
   const [lastPoints, states, alarms] = await Promise.all([
     tx.query<LastPoint & Record<string, unknown>>(
       'SELECT device_id, time, payload FROM rule_last_points WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])',
@@ -149,13 +166,13 @@ export async function readDevices(
     ),
     tx.query<StateRow & Record<string, unknown>>(
       `SELECT device_id, rule_id, version, holds_since, acted_at FROM rule_states
-       WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])`,
-      [tenantId, deviceIds],
+       WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND ${ofRules}`,
+      [tenantId, deviceIds, ruleIds],
     ),
-    tx.query<AlarmRow & Record<string, unknown>>(
-      `SELECT ${alarmColumns} FROM alarms WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])
-         AND status <> 'cleared' AND rule_id IS NOT NULL ORDER BY alarm_id FOR NO KEY UPDATE`,
-      [tenantId, deviceIds],
+    tx.query<OpenAlarm & Record<string, unknown>>(
+      `SELECT ${openAlarmColumns} FROM alarms WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])
+         AND status <> 'cleared' AND ${ofRules} ORDER BY alarm_id FOR NO KEY UPDATE`,
+      [tenantId, deviceIds, ruleIds],
     ),
   ]);
   return { lastPoints: lastPoints.rows, states: states.rows, alarms: alarms.rows };

@@ -58,12 +58,13 @@ export class LiveHub {
     return this.listeners.size > 0 || (this.elsewhere?.isWanted ?? false);
   }
 
-  /** Publishes points committed by this process. They are serialised only if watched, and only once. */
-  publish(tenantId: string, deviceId: string, points: readonly AcceptedPoint[]): void {
+  /** Publishes points committed by this process. They are serialised only if watched, only once, and as there is room. */
+  publish(tenantId: string, deviceId: string, points: readonly AcceptedPoint[], room = new LiveRoom()): void {
     const key = `${tenantId}/${deviceId}`;
     const isWanted = this.elsewhere?.wants(key) ?? false;
     if (!isWanted && !this.listeners.has(key)) return;
-    const texts = points.map(livePointJson);
+    const texts = room.textsOf(points);
+    if (texts.length === 0) return;
     this.deliver(key, texts);
     if (isWanted) this.elsewhere!.send(key, texts);
   }
@@ -87,10 +88,37 @@ export interface LivePoint {
   readonly tags: Readonly<Record<string, string>>;
 }
 
+/** Characters of a device's points of a flush, and of a tenant's, after which no more are passed on. */
+const mostCharacters = { ofDevice: 4 * 2 ** 20, ofTenant: 16 * 2 ** 20 };
+
+/**
+ * The room for the points of a tenant's devices in one flush: each point has all tags of its device, which may be a hundred times as
+ * large as the point.
+ */
+export class LiveRoom {
+  private characters = 0;
+
+  /** Returns the newest of a device's points for which there is room, in order. */
+  textsOf(points: readonly AcceptedPoint[]): string[] {
+    const texts: string[] = [];
+    let own = 0;
+    for (let index = points.length - 1; index >= 0; index -= 1) {
+      if (own >= mostCharacters.ofDevice || this.characters >= mostCharacters.ofTenant) break;
+      const point = points[index]!;
+      const isMade = serialised.has(point);
+      const text = livePointJson(point);
+      texts.push(text);
+      own += text.length;
+      if (!isMade) this.characters += text.length;
+    }
+    return texts.reverse();
+  }
+}
+
 const serialised = new WeakMap<AcceptedPoint, string>();
 
 /** Returns the JSON of a point's LivePoint, serialised once for all subscribers. */
-export function livePointJson(point: AcceptedPoint): string {
+function livePointJson(point: AcceptedPoint): string {
   let json = serialised.get(point);
   if (json === undefined) {
     const live: LivePoint = {

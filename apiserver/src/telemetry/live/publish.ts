@@ -4,7 +4,7 @@ import { cloudEvent } from '../../platform/events/cloud-event.ts';
 import { pointsSubject } from '../../platform/events/subjects.ts';
 import { newId } from '../../platform/ids.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import { livePointJson } from './live.ts';
+import type { LiveRoom } from './live.ts';
 import { joinTexts, maxCharacters } from './live-message.ts';
 
 /**
@@ -15,10 +15,10 @@ export function publishPoints(
   tenantId: string,
   deviceId: string,
   points: readonly AcceptedPoint[],
-  nowMilliseconds: number,
+  { room, now: nowMilliseconds }: { readonly room: LiveRoom; readonly now: number },
 ): void {
   const subject = pointsSubject(tenantId, deviceId);
-  for (const json of joinTexts(points.map(livePointJson), maxCharacters, ',')) {
+  for (const json of joinTexts(room.textsOf(points), maxCharacters, ',')) {
     const envelope = cloudEvent({ id: newId(), type: subject, subject: deviceId, tenantId, at: nowMilliseconds });
     const data = `{"device_id":"${deviceId}","points":[${json}]}`;
     broker.publishLive(subject, Buffer.from(`${JSON.stringify(envelope).slice(0, -1)},"data":${data}}`));

@@ -18,9 +18,10 @@ import {
 import { RefusalError, refusalError } from '../../../control/applier.ts';
 import { specOf } from '../../../control/manifest-mapping.ts';
 import type { Clock } from '../../../platform/clock.ts';
+import { FairSlots } from '../../../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
-import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, KelletError, notFound, unavailable } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import { enumFilter } from '../../../platform/requests/enums.ts';
 import type { Paging } from '../../../platform/requests/paging.ts';
@@ -73,6 +74,9 @@ type Rollout = MessageInitShape<typeof RolloutSchema>;
 /** Maximum devices that a plan names per step, and as excluded. */
 const plannedDevices = 100;
 
+/** How long a plan waits for its turn. */
+const planMilliseconds = 5000;
+
 const unknownDevice = (id: string): KelletError => notFound(`device_ids: ${JSON.stringify(id)}`);
 
 /** Rollouts of the API. */
@@ -84,6 +88,11 @@ export class Rollouts {
     paging: Paging;
     clock: Clock;
   };
+  /** Turns of plans: each reads the fleet of a profile, and asks the API server, though it changes nothing. */
+  private readonly plans = new FairSlots({
+    ...{ total: 4, perOwner: 2, waitingPerOwner: 100 },
+    refusal: () => unavailable('too many rollouts are being planned: try again'),
+  });
 
   constructor(parts: Rollouts['parts']) {
     this.parts = parts;
@@ -144,9 +153,18 @@ export class Rollouts {
 
   /**
    * Returns what the same creation would do now, without changing anything. Throws what the creation would throw, because both use
-   * the same checks: `wanted`, the API server's dry run, and `requireAdmissible`.
+   * the same checks: `wanted`, the API server's dry run, and `requireAdmissible`. Throws UNAVAILABLE if its turn does not come in
+   * time.
    */
-  async plan(
+  plan(
+    request: CreateRolloutRequest,
+    context: CallContext,
+  ): Promise<MessageInitShape<typeof PlanRolloutResponseSchema>> {
+    const work = () => this.planned(request, context);
+    return this.plans.run(context.tenantId, work, { milliseconds: planMilliseconds });
+  }
+
+  private async planned(
     request: CreateRolloutRequest,
     context: CallContext,
   ): Promise<MessageInitShape<typeof PlanRolloutResponseSchema>> {
