@@ -10,6 +10,7 @@ import { mintDeviceKey } from './auth/device-credentials/device-keys.ts';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { framed } from './gateway/testing/test-grpc.ts';
 import { newId } from './platform/ids.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
 import type { Attack, AttackReport } from './testing/test-hostile-clients.ts';
 import { type TestProcess, TestProcesses } from './testing/test-process.ts';
@@ -133,6 +134,8 @@ describe('kellet-apiserver under attack', function () {
         const { medians, memory } = await observe(1000);
         during = { medians, memory: Math.max(during.memory, memory) };
       }
+      // On a busy machine it takes an attacker seconds to begin.
+      await eventually(() => attacks.every((_, index) => reports[index] !== undefined), 20_000);
     } finally {
       for (const child of children) {
         const ended = once(child, 'exit');
