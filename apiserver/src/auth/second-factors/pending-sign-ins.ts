@@ -1,6 +1,7 @@
 // Sign-ins whose first factor was right and that wait for the second, each known by its MFA token.
 import { randomBytes } from 'node:crypto';
 import type { Transaction } from '../../platform/database/database.ts';
+import { deleteBefore } from '../../platform/database/delete-before.ts';
 import { credentialHash } from '../credentials/api-key-format.ts';
 import type { FactorOwner } from './factor-store.ts';
 
@@ -94,11 +95,5 @@ export async function endPendingAtProvider(
 }
 
 /** Deletes up to `limit` sign-ins that expired before a time. Returns their number. */
-export async function deleteExpiredPending(tx: Transaction, before: Date, limit: number): Promise<number> {
-  const { rowCount } = await tx.query(
-    `DELETE FROM pending_sign_ins WHERE token_hash = ANY (ARRAY (
-       SELECT token_hash FROM pending_sign_ins WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-    [before, limit],
-  );
-  return rowCount ?? 0;
-}
+export const deleteExpiredPending = (tx: Transaction, before: Date, limit: number): Promise<number> =>
+  deleteBefore(tx, { table: 'pending_sign_ins', key: 'token_hash', time: 'expires_at' }, before, limit);

@@ -2,6 +2,7 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { deleteBefore } from '../../platform/database/delete-before.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { resourceExhausted, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
@@ -362,21 +363,9 @@ async function insertRefreshToken(
 }
 
 /** Deletes up to `limit` sessions that were ended before a time, with their tokens. Returns their number. */
-export async function deleteRevoked(tx: Transaction, before: Date, limit: number): Promise<number> {
-  const { rowCount } = await tx.query(
-    `DELETE FROM sessions WHERE session_id = ANY (ARRAY (
-       SELECT session_id FROM sessions WHERE revoked_at < $1 ORDER BY revoked_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-    [before, limit],
-  );
-  return rowCount ?? 0;
-}
+export const deleteRevoked = (tx: Transaction, before: Date, limit: number): Promise<number> =>
+  deleteBefore(tx, { table: 'sessions', key: 'session_id', time: 'revoked_at' }, before, limit);
 
 /** Deletes up to `limit` sessions that expired before a time, with their tokens. Returns their number. */
-export async function deleteExpired(tx: Transaction, before: Date, limit: number): Promise<number> {
-  const { rowCount } = await tx.query(
-    `DELETE FROM sessions WHERE session_id = ANY (ARRAY (
-       SELECT session_id FROM sessions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-    [before, limit],
-  );
-  return rowCount ?? 0;
-}
+export const deleteExpired = (tx: Transaction, before: Date, limit: number): Promise<number> =>
+  deleteBefore(tx, { table: 'sessions', key: 'session_id', time: 'expires_at' }, before, limit);

@@ -1,5 +1,6 @@
 // SQL of single sign-on: providers, the links between their people and users, and sign-ins that have returned.
 import type { Transaction } from '../../platform/database/database.ts';
+import { deleteBefore } from '../../platform/database/delete-before.ts';
 import { countedLimit } from '../../platform/database/number-limits.ts';
 import { tenantExists } from '../../policies/tenant-reader.ts';
 import { userColumns, type UserRow } from '../accounts/account-store.ts';
@@ -184,14 +185,8 @@ export async function insertReturn(
 }
 
 /** Deletes up to `limit` returns whose sign-in would have expired before a time. Returns their number. */
-export async function deleteExpiredReturns(tx: Transaction, before: Date, limit: number): Promise<number> {
-  const { rowCount } = await tx.query(
-    `DELETE FROM sso_returns WHERE state_hash = ANY (ARRAY (
-       SELECT state_hash FROM sso_returns WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-    [before, limit],
-  );
-  return rowCount ?? 0;
-}
+export const deleteExpiredReturns = (tx: Transaction, before: Date, limit: number): Promise<number> =>
+  deleteBefore(tx, { table: 'sso_returns', key: 'state_hash', time: 'expires_at' }, before, limit);
 
 const settingValues = (settings: ProviderSettings): unknown[] => [
   settings.tenant_id,
