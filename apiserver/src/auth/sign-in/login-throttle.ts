@@ -4,6 +4,7 @@ import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { deleteBefore } from '../../platform/database/delete-before.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import { addressRule, delayAfter, type DelayRule, pairRule } from './login-delay.ts';
 
@@ -118,15 +119,9 @@ export class LoginThrottle {
   /** Deletes up to `limit` counts that no longer block anyone. Returns their number. */
   sweep(limit: number): Promise<number> {
     const before = new Date(this.clock.now() - pairRule.forgetSeconds * 1000);
-    return this.database.system(async (tx) => {
-      const { rowCount } = await tx.query(
-        `DELETE FROM login_failures WHERE subject = ANY (ARRAY (
-           SELECT subject FROM login_failures WHERE last_failure_at < $1 ORDER BY last_failure_at LIMIT $2
-           FOR UPDATE SKIP LOCKED))`,
-        [before, limit],
-      );
-      return rowCount ?? 0;
-    });
+    return this.database.system((tx) =>
+      deleteBefore(tx, { table: 'login_failures', key: 'subject', time: 'last_failure_at' }, before, limit),
+    );
   }
 }
 
