@@ -6,6 +6,7 @@ import { outboxLock, tryLock } from '../database/advisory-locks.ts';
 import { boundedCount } from '../database/bounded-count.ts';
 import { outboxChannel } from '../database/channels.ts';
 import type { Database, Transaction } from '../database/database.ts';
+import { pageBytes, type SizedRow, sizedRows } from '../database/sized-rows.ts';
 import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
 import { readGauge, type Registry } from '../observability/metrics.ts';
@@ -67,9 +68,6 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
 /** Number of events read, published and deleted together. */
 const maxPerRound = 500;
 
-/** Bytes of the events after which a round takes no more of them: each is parsed. */
-const bytesPerRound = 1024 * 1024;
-
 /** A round starts no more publications after this long, because it holds a transaction. */
 const roundMilliseconds = 10_000;
 
@@ -92,14 +90,16 @@ interface Round {
   readonly refused: Refused[];
 }
 
-/** Returns the oldest events that are not held: as many as a round publishes, at least one. */
+/** Returns the oldest events that are not held: as many as a round publishes, of which each is parsed. */
 export async function nextEvents(tx: Transaction): Promise<readonly Row[]> {
-  const { rows } = await tx.query<Row & Record<string, unknown>>(
-    `SELECT position, event_id, tenant_id, subject, payload FROM (
-       SELECT *, sum(octet_length(payload)) OVER (ORDER BY position) - octet_length(payload) AS before FROM (
-         SELECT position, event_id, tenant_id, subject, payload FROM outbox
-         WHERE not_before <= now() ORDER BY position LIMIT ${maxPerRound}) AS next) AS sized
-     WHERE before < ${bytesPerRound} ORDER BY position`,
+  const { rows } = await tx.query<Row & SizedRow & Record<string, unknown>>(
+    sizedRows(
+      `SELECT position, event_id, tenant_id, subject, payload, octet_length(payload) AS row_bytes FROM outbox
+       WHERE not_before <= now()`,
+      'position',
+      1,
+    ),
+    [maxPerRound, pageBytes],
   );
   return rows;
 }
