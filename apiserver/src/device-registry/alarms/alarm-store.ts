@@ -12,6 +12,7 @@ import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/d
 import { notFound } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
+import { pagesOf } from '../../platform/pages-of.ts';
 import { inDeviceGroups, isLimited, type Visibility, visibleDevices } from '../../platform/visibility.ts';
 
 /** Alarms of one tenant. Rules raise them beyond it, and the oldest cleared ones are deleted. */
@@ -87,7 +88,7 @@ export async function announceAlarms(
   rows: readonly AlarmRow[],
   clock: Clock,
 ): Promise<void> {
-  for (const some of piecesOf(rows, alarmsAtOnce)) {
+  for (const some of pagesOf(rows, alarmsAtOnce)) {
     const events = some.map((row) => ({
       tenantId,
       subject: alarmSubject(change, tenantId, row.alarm_id),
@@ -96,10 +97,6 @@ export async function announceAlarms(
     }));
     await enqueueAll(tx, events, clock);
   }
-}
-
-function* piecesOf<T>(items: readonly T[], count: number): Iterable<readonly T[]> {
-  for (let start = 0; start < items.length; start += count) yield items.slice(start, start + count);
 }
 
 /**
@@ -171,7 +168,7 @@ export async function insertAlarms(
   alarms: readonly NewAlarm[],
 ): Promise<AlarmRow[]> {
   const inserted: AlarmRow[] = [];
-  for (const some of piecesOf(alarms, alarmsAtOnce)) inserted.push(...(await insertSome(tx, tenantId, some)));
+  for (const some of pagesOf(alarms, alarmsAtOnce)) inserted.push(...(await insertSome(tx, tenantId, some)));
   return inserted;
 }
 
@@ -223,7 +220,7 @@ export async function changeAlarms(
 ): Promise<AlarmRow[]> {
   const changed: AlarmRow[] = [];
   const [shown, others] = [changes.filter(({ isShown }) => isShown), changes.filter(({ isShown }) => !isShown)];
-  for (const some of piecesOf(shown, alarmsAtOnce)) {
+  for (const some of pagesOf(shown, alarmsAtOnce)) {
     const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
       `${changeStatement} RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
       changeValues(tenantId, some),

@@ -1,5 +1,6 @@
 // SQL of the catalogue of cold files.
 import type { Transaction } from '../../platform/database/database.ts';
+import { pagesOf } from '../../platform/pages-of.ts';
 import { joinTenant, retainedFrom } from '../../policies/tenant-reader.ts';
 import type { ColdFile } from './cold-files.ts';
 import type { FileFacts } from './file-encoder.ts';
@@ -75,14 +76,9 @@ export async function holdAttempt(tx: Transaction, attemptId: string): Promise<v
 /** Rows of a statement: a turn may have points of a tenant in every date since 1970. */
 const rowsAtOnce = 1000;
 
-/** Returns items in pages of a statement each. */
-function* pagesOf<Item>(items: readonly Item[]): Generator<readonly Item[]> {
-  for (let first = 0; first < items.length; first += rowsAtOnce) yield items.slice(first, first + rowsAtOnce);
-}
-
 /** Adds files, as written by an attempt, to the catalogue. */
 export async function addFiles(tx: Transaction, files: readonly NewFile[]): Promise<void> {
-  for (const page of pagesOf(files)) {
+  for (const page of pagesOf(files, rowsAtOnce)) {
     const column = <Name extends keyof NewFile>(name: Name): NewFile[Name][] => page.map((file) => file[name]);
     await tx.query(
       `INSERT INTO cold_files (state, place, file_id, tenant_id, date, run_id, attempt_id, rows, bytes, least_device, greatest_device,
@@ -153,7 +149,7 @@ const givenDates = `(SELECT DISTINCT * FROM unnest($1::text[], $2::date[])) AS g
 
 /** Sets when the runs of dates are merged, after files were added or superseded. */
 export async function scheduleCompaction(tx: Transaction, dates: readonly TenantDate[]): Promise<void> {
-  for (const page of pagesOf(dates)) {
+  for (const page of pagesOf(dates, rowsAtOnce)) {
     await tx.query(
       // One pass, because there are no statistics on files that were just added: by date, each could read all of them.
       `WITH counted AS MATERIALIZED (
