@@ -46,6 +46,7 @@ describe('the search for devices', () => {
       ['a text whose end nearly all have', '0000777-common-suffix', ['device 777']],
       ['a text that none has, with an end that some have', 'rack 9 north 000123', []],
       ['a short text', 'k 8', ['rack 8 000123']],
+      ['nothing that begins in the name and ends in the hardware id', 'c\nRACK 7', []],
     ] as const)
       it(`finds ${what}`, async () => expect(await namesOf(text)).to.deep.equal(names));
 
