@@ -1,6 +1,7 @@
 // SQL for anchor batches and the transactions made for them.
 import { boundedCount, mostCounted } from '../../platform/database/bounded-count.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { pagesOf } from '../../platform/pages-of.ts';
 import { holdOffPurge, joinTenant } from '../../policies/tenant-reader.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
 
@@ -373,10 +374,10 @@ export async function oldestPending(tx: Transaction, milliseconds: number): Prom
 /** Returns those of the transactions that are ours and pending. */
 export async function pendingAmong(tx: Transaction, txids: readonly string[]): Promise<string[]> {
   const found: string[] = [];
-  for (let first = 0; first < txids.length; first += txidsOfStatement) {
+  for (const page of pagesOf(txids, txidsOfStatement)) {
     const { rows } = await tx.query<{ txid: string }>(
       `SELECT txid FROM chain_transactions WHERE txid = ANY($1) AND state = 'pending'`,
-      [txids.slice(first, first + txidsOfStatement)],
+      [page],
     );
     found.push(...rows.map(({ txid }) => txid));
   }

@@ -3,6 +3,7 @@
 // in one transaction, so that whoever reads the places in this order misses none. One that moves meanwhile may be found twice: counting
 // takes a snapshot.
 import type { Transaction } from '../../platform/database/database.ts';
+import { pagesOf } from '../../platform/pages-of.ts';
 import { DeviceRun, LeafList, type LeafPosition, pageOf, type SlotRange } from './device-leaves.ts';
 import {
   entryBytes,
@@ -342,10 +343,10 @@ async function packedLeavesIn(
   batches: readonly { readonly batch_id: string; readonly leaves: number }[],
 ): Promise<number> {
   let count = 0;
-  for (let start = 0; start < batches.length; start += withdrawnAtOnce) {
-    const leaves = batches
-      .slice(start, start + withdrawnAtOnce)
-      .map((row) => [row.batch_id, Array.from({ length: row.leaves }, (_, index) => ({ index }))] as const);
+  for (const page of pagesOf(batches, withdrawnAtOnce)) {
+    const leaves = page.map(
+      (row) => [row.batch_id, Array.from({ length: row.leaves }, (_, index) => ({ index }))] as const,
+    );
     const devices = await packedDevicesOf(tx, tenantId, new Map(leaves));
     for (const device of devices.values()) if (device === deviceId) count += 1;
   }

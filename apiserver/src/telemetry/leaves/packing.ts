@@ -4,6 +4,7 @@ import { coldLock, leafMergesLock, leavesLock, tryLock } from '../../platform/da
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { newId } from '../../platform/ids.ts';
+import { pagesOf } from '../../platform/pages-of.ts';
 import { type Block, hashBytes, idBytes } from './leaf-blocks.ts';
 import { bytesOfId, idAt } from './leaf-bytes.ts';
 import { countLeaves, storedLeafCount } from './leaf-count.ts';
@@ -109,8 +110,7 @@ const addRun = (tx: Transaction, { tenantId, runId }: RunKey, facts: RunFacts) =
 const blocksAtOnce = 64;
 
 async function addBlocks(tx: Transaction, { tenantId, runId }: RunKey, blocks: readonly Block[]): Promise<void> {
-  for (let start = 0; start < blocks.length; start += blocksAtOnce) {
-    const some = blocks.slice(start, start + blocksAtOnce);
+  for (const some of pagesOf(blocks, blocksAtOnce)) {
     await tx.query(
       `INSERT INTO leaf_blocks (tenant_id, run_id, part, first, first_id, data)
        SELECT $1, $2, part, first, first_id, data

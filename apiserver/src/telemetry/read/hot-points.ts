@@ -1,6 +1,7 @@
 // Reads the points of a device in segments. The catalogue of segments tells which may have them; these are read some at a time, so
 // that a read holds few locks however many segments there are.
 import type { Database } from '../../platform/database/database.ts';
+import { pagesOf } from '../../platform/pages-of.ts';
 import { SlowReadError } from '../cold/slow-read.ts';
 import { comparePoints } from './cold-points.ts';
 
@@ -75,7 +76,7 @@ export async function hotPoints(
   const until = after && descending ? after.time + 1n : end;
   let page: HotPage = { points: [], isComplete: true };
   let isFirst = true;
-  for (const some of groups(inOrder(await segmentsBetween(database, first, until), descending))) {
+  for (const some of pagesOf(inOrder(await segmentsBetween(database, first, until), descending), segmentsAtOnce)) {
     const edge = page.isComplete ? undefined : page.points.at(-1)!;
     const wanted = edge ? some.filter((segment) => mayPrecede(segment, edge, descending)) : some;
     if (wanted.length === 0) continue;
@@ -115,7 +116,7 @@ export async function findHotPoint(
   { deviceId, batchId, dataHash, from, to }: WantedPoint,
 ): Promise<{ readonly time: bigint; readonly payload: string } | undefined> {
   const until = to + 1n;
-  for (const some of groups(inOrder(await segmentsBetween(database, from, until), false))) {
+  for (const some of pagesOf(inOrder(await segmentsBetween(database, from, until), false), segmentsAtOnce)) {
     const { rows } = await database.tenant(tenantId, (tx) =>
       tx.query<SegmentPoint>(
         `SELECT * FROM telemetry_points_of($1::int8[], $2::uuid, $3::int8, $4::int8, false, NULL, NULL, NULL,
@@ -142,10 +143,6 @@ async function segmentsBetween(database: Database, from: bigint, until: bigint):
     ),
   );
   return rows;
-}
-
-function* groups<T>(all: readonly T[]): Generator<readonly T[]> {
-  for (let index = 0; index < all.length; index += segmentsAtOnce) yield all.slice(index, index + segmentsAtOnce);
 }
 
 /** Orders segments by the first point that they may have, those first of which nothing is known. */

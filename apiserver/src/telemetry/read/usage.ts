@@ -7,6 +7,7 @@ import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { nilId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { pagesOf } from '../../platform/pages-of.ts';
 
 /** Accepted and rejected points and stored bytes of a device or tenant. */
 export interface UsageCounts {
@@ -64,8 +65,7 @@ export class Usage {
   private async write(): Promise<void> {
     const pending = [...this.rejections.values()];
     this.rejections = new Map();
-    for (let first = 0; first < pending.length; first += devicesPerStatement) {
-      const some = pending.slice(first, first + devicesPerStatement);
+    for (const some of pagesOf(pending, devicesPerStatement)) {
       await this.add(some).catch((error: unknown) => {
         this.logger.warn({ err: error }, 'failed to count rejected points; keeping the counts in memory');
         for (const { tenantId, deviceId, count } of some) this.reject(tenantId, deviceId, count);
