@@ -12,6 +12,7 @@ import { ed25519PrivateKey, openSecrets, randomHexKey, randomPassword } from '..
 import { startDevchain } from '../../dev/stack/services/devchain.ts';
 import { startNats } from '../../dev/stack/services/nats.ts';
 import { ensureServiceDatabase, startPostgres } from '../../dev/stack/services/postgres.ts';
+import { continueChain } from './continued-chain.ts';
 
 /** A running data plane with one tenant. */
 export interface Environment {
@@ -117,7 +118,7 @@ export async function startEnvironment(
       ? await startDevchain({
           ...{ supervisor, folder: join(folder, 'devchain'), port: ports.devchain, callbackSecret },
           blockMilliseconds: '1000',
-          headersFile: fill && (await storeHeaders(databaseUrl, join(folder, 'headers'))),
+          headersFile: fill && (await continueChain(databaseUrl, join(folder, 'devchain'))),
         })
       : undefined;
     const environment = {
@@ -174,20 +175,6 @@ export async function startEnvironment(
   } catch (error) {
     await close();
     throw error;
-  }
-}
-
-/** Writes the headers that an installation knows into a file. Returns its path, or undefined if there are none. */
-async function storeHeaders(databaseUrl: string, file: string): Promise<string | undefined> {
-  const client = new pg.Client({ connectionString: databaseUrl });
-  await client.connect();
-  try {
-    const { rows } = await client.query<{ header: Buffer }>('SELECT header FROM block_headers ORDER BY height');
-    if (rows.length === 0) return undefined;
-    await writeFile(file, Buffer.concat(rows.map(({ header }) => header)));
-    return file;
-  } finally {
-    await client.end();
   }
 }
 
