@@ -32,7 +32,6 @@ import {
   isLeft,
   isTruncated,
   limitMessage,
-  pieceCounter,
   readInParts,
   refuseCompressed,
   socketOf,
@@ -236,15 +235,13 @@ export class GrpcAdmission {
           // Calls cancelled in the meantime stop here.
           () => {
             isAdmitted = true;
-            const counters = requestStream ? [] : [pieceCounter(call)];
+            let taken: ((bytes: number) => void) | undefined;
             if (isOpen) hold = this.holdMessage(call, opened);
             else {
               allowMoreCalls(call);
-              const count = this.messageCounter(call, opened, requestStream);
-              counters.push(count.taken);
-              arrived = count.arrived;
+              ({ taken, arrived } = this.messageCounter(call, opened, requestStream));
             }
-            readInParts(call, counters);
+            readInParts(call, taken);
             proceed(metadata);
           },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
@@ -283,7 +280,7 @@ export class GrpcAdmission {
   private limitProbe(call: WireCall): ServerInterceptingCall {
     limitMessage(call, probeMessageBytes);
     refuseCompressed(call);
-    readInParts(call, []);
+    readInParts(call);
     let hold: Hold | undefined;
     let hasStatus = false;
     const sendStatus = call.sendStatus.bind(call);

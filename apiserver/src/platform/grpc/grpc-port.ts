@@ -22,6 +22,7 @@ import { limitConnections } from '../addresses/limit-connections.ts';
 import { type Clock, systemClock } from '../clock.ts';
 import { TokenBuckets } from '../token-bucket.ts';
 import type { ServiceHost } from './grpc-health.ts';
+import { limitParts } from './message-parts.ts';
 
 /** Limits on what a client may use of a server. Times are in milliseconds. */
 export interface GrpcLimits {
@@ -150,8 +151,11 @@ export class GrpcPort implements ServiceHost {
       // A status passes through the interceptors before the one that sends it, so those also see what the port rejects.
       interceptors: [...(options.interceptors ?? []), this.interceptor()],
     });
-    this.injector = this.injectorFor(this.limits.cancellations, (session) => this.countCancellations(session));
-    this.proxyInjector = this.injectorFor(this.limits.proxyCancellations);
+    this.injector = this.injectorFor(this.limits.cancellations, (session) => {
+      this.countCancellations(session);
+      limitParts(session, false);
+    });
+    this.proxyInjector = this.injectorFor(this.limits.proxyCancellations, (session) => limitParts(session, true));
     const accept = (socket: Socket): void => this.add(socket);
     this.listener = listen?.(this.limits, accept) ?? createServer({ noDelay: true }, accept);
     if (listen) this.listener.on('connection', (socket: Socket) => this.keep(socket));
@@ -187,7 +191,7 @@ export class GrpcPort implements ServiceHost {
   /** Returns what hands over connections that may cancel so many calls. */
   private injectorFor(
     { burst: streamResetBurst, perSecond: streamResetRate }: Cancellations,
-    opened?: (session: ServerHttp2Session) => void,
+    opened: (session: ServerHttp2Session) => void,
   ): ConnectionInjector {
     // grpc-js has no options for them, but makes a server of HTTP/2 for each injector, from these options.
     const internals = this.server as unknown as {
@@ -196,7 +200,7 @@ export class GrpcPort implements ServiceHost {
     };
     Object.assign(internals.commonServerOptions, { streamResetBurst, streamResetRate });
     const injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
-    if (opened) [...internals.http2Servers.keys()].at(-1)!.on('session', opened);
+    [...internals.http2Servers.keys()].at(-1)!.on('session', opened);
     return injector;
   }
 
