@@ -48,9 +48,10 @@ const tooSlow = constants.NGHTTP2_ENHANCE_YOUR_CALM;
 
 /**
  * Calls that a connection may have at a time: few before a caller has been admitted on it, because a stranger can begin them faster
- * than they are refused, and what is refused at the same moment keeps others waiting.
+ * than they are refused, and what is refused at the same moment keeps others waiting. A proxy, whose connection has the calls of many
+ * clients, may have as many as clients assume before they know a limit.
  */
-export const concurrentCalls = { ofStrangers: 100, ofCallers: 1000 } as const;
+export const concurrentCalls = { ofStrangers: 20, ofProxies: 100, ofCallers: 1000 } as const;
 
 /** Connections on which a caller has been admitted. */
 const known = new WeakSet<object>();

@@ -121,7 +121,7 @@ for (const split of [false, true]) {
         await once(stream.resume(), 'close');
       };
       await call('nobody');
-      expect(own.remoteSettings.maxConcurrentStreams).to.equal(100);
+      expect(own.remoteSettings.maxConcurrentStreams).to.equal(20);
       await call('viewer');
       await eventually(() => own.remoteSettings.maxConcurrentStreams === 1000);
       own.close();

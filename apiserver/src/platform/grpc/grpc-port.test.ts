@@ -186,13 +186,18 @@ describe('gRPC port', () => {
     expect(session.closed).to.equal(false);
   });
 
-  it('advertises the maximum number of concurrent calls', async () => {
-    await begin({ streams: 7 });
-    const session = connectHttp2(`http://127.0.0.1:${running.number}`);
-    clients.push(session);
-    await once(session, 'remoteSettings');
-    expect(session.remoteSettings.maxConcurrentStreams).to.equal(7);
-  });
+  for (const [whose, isProxy, expected] of [
+    ['the', false, 7],
+    ['to a proxy its', true, 8],
+  ] as const) {
+    it(`advertises ${whose} maximum number of concurrent calls`, async () => {
+      await begin({ streams: 7, proxyStreams: 8 }, { isProxy: () => isProxy });
+      const session = connectHttp2(`http://127.0.0.1:${running.number}`);
+      clients.push(session);
+      await once(session, 'remoteSettings');
+      expect(session.remoteSettings.maxConcurrentStreams).to.equal(expected);
+    });
+  }
 
   it('rejects a call whose message does not arrive and serves the others of its connection', async () => {
     await begin({ requestTimeout: 300 });
