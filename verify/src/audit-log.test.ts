@@ -6,7 +6,9 @@ import { expect } from 'chai';
 import { soundBundle } from '../testing/sound-bundle.ts';
 import { auditEventHash, FIRST_PREVIOUS_HASH } from './audit-hash.ts';
 import { type AnchoredHead, anchoredHeadOf, auditLogId, AuditLogVerifier, type AuditVerdict } from './audit-log.ts';
+import { fromHex, toDisplayHex } from './bytes.ts';
 import { MalformedError } from './errors.ts';
+import { blockHash } from './headers.ts';
 import { canonicalPayload } from './leaf-hash.ts';
 import { formatAuditVerdict } from './report.ts';
 
@@ -108,7 +110,13 @@ describe('an audit log', () => {
   it('is covered by an anchored hash', () => {
     expect(verdictOf(events, [head(3)])).to.deep.equal({ ...whole, anchored: 3, tenant_id: 'acme' });
     expect(verdictOf(events, [head(2), head(5)])).to.deep.equal({ ...whole, anchored: 5, tenant_id: 'acme' });
-    expect(verdictOf([three, four], [head(2)])).to.include({ verdict: 'chained', anchored: 2 });
+    expect(verdictOf([three, four], [head(2), head(3)])).to.include({ verdict: 'chained', anchored: 3 });
+  });
+
+  it('is not covered by the hash of the event before the first', () => {
+    const found = verdictOf([three, four], [head(2)]);
+    expect(found).to.deep.equal({ verdict: 'chained', events: 2, first: 3, last: 4, tenant_id: 'acme' });
+    expect(verdictOf([three, four], [head(2, 'ab'.repeat(32))]).verdict).to.equal('refuted');
   });
 
   it('is of one tenant, whom the anchored hashes name', () => {
@@ -150,11 +158,23 @@ describe('kellet-verify audit', function () {
   this.timeout(60_000);
   const folder = mkdtempSync(join(tmpdir(), 'kellet-audit-'));
   const events = log(3);
+  /** The proof that event 2 was anchored, and a block of its chain. */
+  const anchor = soundBundle({
+    point: {
+      ...{ tenantId: 'acme', deviceId: auditLogId('acme'), timestampSeconds: 1_760_000_000 },
+      payload: canonicalPayload({ 'kellet.audit.sequence': 2 }, { 'kellet.audit.hash': events[1]!.hash }),
+    },
+  });
+  const { height, header } = anchor.block_header_chain[0]!;
+  const checkpoint = `${height}:${toDisplayHex(blockHash(fromHex(header)))}`;
+  const proven = ['--anchor', 'anchor.json', '--checkpoint', checkpoint];
   const text = (lines: readonly unknown[]) => lines.map((line) => JSON.stringify(line)).join('\n');
   before(() => {
     writeFileSync(join(folder, 'events.ndjson'), `${text(events)}\n`);
     writeFileSync(join(folder, 'gap.ndjson'), text([events[0], events[2]]));
     writeFileSync(join(folder, 'bundle.json'), JSON.stringify(soundBundle()));
+    writeFileSync(join(folder, 'anchor.json'), JSON.stringify(anchor));
+    writeFileSync(join(folder, 'later.ndjson'), text(events.slice(2)));
   });
   after(() => rmSync(folder, { recursive: true }));
 
@@ -163,10 +183,12 @@ describe('kellet-verify audit', function () {
     [['gap.ndjson'], 1, /^refuted: events 2 to 2 are missing/],
     [['events.ndjson', '--json'], 3, /^\{"verdict":"chained","events":3,"first":1,"last":3\}\n$/],
     [['events.ndjson', '--anchor', 'bundle.json'], 2, /bundle\.json: the proven point is not about an audit log/],
+    [['events.ndjson', ...proven], 0, /^proven\n {2}events {6}3: 1 to 3\n {2}anchored {4}up to 2\n/],
+    [['later.ndjson', ...proven], 3, /^chained\n {2}events {6}1: 3 to 3, and not those before 3\n {2}tenant/],
     [['missing.ndjson'], 2, /ENOENT/],
     [[], 2, /expected one file of events/],
   ] as const) {
-    it(`exits ${code} for ${args.join(' ') || 'no file'}`, async () => {
+    it(`exits ${code} for ${args.join(' ').replace(checkpoint, 'a block') || 'no file'}`, async () => {
       const cli = new URL('cli.ts', import.meta.url).pathname;
       const run = await new Promise<{ code: number; output: string }>((resolve) => {
         execFile(process.execPath, [cli, 'audit', ...args], { cwd: folder }, (error, stdout, stderr) =>

@@ -50,7 +50,7 @@ export interface AuditVerdict {
   /** Sequences of the first and last event; absent if there are none. */
   readonly first?: number;
   readonly last?: number;
-  /** Up to which sequence an anchored hash covers the events; absent if none does. */
+  /** Up to which sequence an anchored hash covers the events; absent if none does, such as that of the event before the first. */
   readonly anchored?: number;
   /** Whose log it is, as the anchored hashes say; the events do not. Absent without them. */
   readonly tenant_id?: string;
@@ -87,9 +87,11 @@ export class AuditLogVerifier {
       const anchored = heads.map((head) => this.covered(head, first, last));
       const [tenantId, other] = new Set(heads.map((head) => head.tenantId));
       if (other !== undefined) throw new RefutedError(`anchored hashes are of the tenants ${tenantId} and ${other}`);
+      const covered = Math.max(...anchored);
       return {
         ...{ verdict: 'chained', ...span },
-        ...(tenantId === undefined ? {} : { anchored: Math.max(...anchored), tenant_id: tenantId }),
+        ...(covered >= first ? { anchored: covered } : {}),
+        ...(tenantId === undefined ? {} : { tenant_id: tenantId }),
       };
     } catch (error) {
       if (!(error instanceof RefutedError)) throw error;

@@ -50,7 +50,7 @@ Exit codes:
   2  malformed  not a bundle, unreadable input, or bad usage
   3  mined      everything holds under the stated work, but the chain is not identified; or the command failed
      incomplete results of a rollout are not anchored yet
-     chained    the hashes of an audit log are intact, but no proof of an anchor was given
+     chained    the hashes of an audit log are intact, but no proof of an anchor was given that covers any of its events
 `;
 
 /** Number of headers per request. */
@@ -108,7 +108,7 @@ async function verifyAudit(args: string[]): Promise<number> {
   const chain = log.finish(heads);
   // The chain is verified first: a bundle proves nothing about a broken chain.
   if (chain.verdict !== 'chained') report = chain;
-  report ??= heads.length > 0 ? { ...chain, verdict: 'proven' } : chain;
+  report ??= chain.anchored === undefined ? chain : { ...chain, verdict: 'proven' };
   await print(sources.json ? `${JSON.stringify(report)}\n` : formatAuditVerdict(report));
   return EXIT[report.verdict];
 }

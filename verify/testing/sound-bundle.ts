@@ -45,6 +45,8 @@ export interface BundleOptions {
   blockHeight?: number;
   /** Transactions in the block. */
   transactions?: number;
+  /** The proven point, instead of one of a device. */
+  point?: LeafInputs;
 }
 
 /** Returns the leaf inputs of point `i`, with values that a device might send. */
@@ -138,14 +140,14 @@ export function soundBundle(options: BundleOptions = {}): ProofBundle {
   const { mode = 'merkle', headers: headerCount = 3, blockHeight = 871_203, transactions = 5 } = options;
   const points = mode === 'per_event' ? 1 : (options.points ?? 11);
   const proven = Math.max(0, points - 2);
-  const leaves = Array.from({ length: points }, (_, i) => leafHash(pointInputs(i)));
+  const inputs = options.point ?? pointInputs(proven);
+  const leaves = Array.from({ length: points }, (_, i) => leafHash(i === proven ? inputs : pointInputs(i)));
   const batch = mode === 'chain' ? chainBatch(leaves, proven, options.segments ?? 3) : plainBatch(leaves, proven);
   const raw = serialiseTransaction(anchoringTransaction(batch.root, batch.count));
   const txids = Array.from({ length: transactions }, (_, i) => sha256d(Uint8Array.of(8, i)));
   txids[transactions - 1] = transactionId(raw);
   const bump = buildBump(blockHeight, txids, transactions - 1);
   const headers = mineHeaders(merkleRoot(txids), headerCount);
-  const inputs = pointInputs(proven);
   return {
     schema_version: '1.0',
     canonical_hash_inputs: {

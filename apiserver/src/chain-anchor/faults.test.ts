@@ -15,6 +15,7 @@ import { Tracker } from './pipeline/tracker.ts';
 import { type Anchoring, newPoint, sealBatch, startAnchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored, reaches } from './testing/expect-anchored.ts';
 import { startTestChain } from './testing/test-chain.ts';
+import { readTransaction } from './transactions/anchor-store.ts';
 
 describe('chain-anchor under faults', function () {
   this.timeout(400_000);
@@ -173,6 +174,28 @@ describe('chain-anchor under faults', function () {
       }
     }
     await expectAnchored(anchoring, batches);
+  });
+
+  it('proves no transaction by the path of another one', async () => {
+    const { database, logger } = anchoring.platform;
+    const [mined] = await seal(1);
+    await expectAnchored(anchoring, [mined!]);
+    const { txid, block_hash: blockHash, block_height: blockHeight } = await rowOf(mined!);
+    const { rows } = await database.system((tx) =>
+      tx.query<{ bump: Buffer }>('SELECT bump FROM chain_transactions WHERE txid = $1', [txid]),
+    );
+    const path = { blockHash: blockHash!, blockHeight: blockHeight!, merklePath: rows[0]!.bump.toString('hex') };
+    await anchoring.devchain.control('faults', { pause_mining: true });
+    const [pending] = await seal(1);
+    await reaches(anchoring, pending!, 'seen');
+    const headers = new HeaderChain(database, new ChainTracks(anchoring.devchain.url), rulesOf('local'), logger);
+    const tracker = new Tracker(database, headers, logger);
+    const read = await database.systemRead(async (tx) => readTransaction(tx, (await rowOf(pending!)).txid));
+    const report = { txid, status: 'MINED', ...path, competingTxids: [], extraInfo: '' } as const;
+    expect(await tracker.apply(report, true, read)).to.equal('unproven');
+    expect(await rowOf(pending!)).to.include({ block_hash: null });
+    await anchoring.devchain.clearFaults();
+    await expectAnchored(anchoring, [pending!]);
   });
 
   it('anchors a batch again whose transaction lost its coin in a reorganisation', async () => {

@@ -50,7 +50,7 @@ export const internalOptions = {
  * gain nothing. Clients that cancel their calls must not end it: those of all others would fail with it.
  */
 const internalLimits = {
-  streams: 1_000_000,
+  proxyStreams: 1_000_000,
   idleTimeout: 24 * 60 * 60 * 1000,
   connectionAge: Infinity,
   proxyCancellations: { burst: 1_000_000, perSecond: 1_000_000 },

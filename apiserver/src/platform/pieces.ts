@@ -1,5 +1,11 @@
 // Bytes that arrive in pieces, and are kept until all of them have arrived.
 
+/**
+ * Reports whether bytes come in too many pieces: a piece costs 2 to 8 µs however small it is, and ten thousand are read of a
+ * connection at once, while nothing else is done. 1,000 may be of any size, beside one for each 64 bytes.
+ */
+export const isShredded = (pieces: number, bytes: number): boolean => pieces > 1000 + bytes / 64;
+
 /** Pieces that have more bytes together are not joined. */
 const joinedBytes = 4096;
 

@@ -5,6 +5,9 @@ import type { Transaction } from '../../platform/database/database.ts';
 /** Returns the payload that revokes every access token of a session. */
 export const sessionPayload = (sessionId: string): string => `session:${sessionId}`;
 
+/** Returns the payload that causes every session of a user to be checked again. */
+export const userPayload = (userId: string): string => `user:${userId}`;
+
 /** Returns the payload that causes every credential of a tenant to be checked again. */
 export const tenantPayload = (tenantId: string): string => `tenant:${tenantId}`;
 

@@ -337,18 +337,6 @@ export async function revokeSessionsOfUser(tx: Transaction, userId: string, exce
   );
 }
 
-/** Evicts every session of the users from caches, so that their permissions are read again. */
-export async function announceSessionsOfUsers(tx: Transaction, userIds: readonly string[]): Promise<void> {
-  const { rows } = await tx.query<{ session_id: string }>(
-    'SELECT session_id FROM sessions WHERE user_id = ANY($1::uuid[]) AND revoked_at IS NULL',
-    [userIds],
-  );
-  await notifyRevoked(
-    tx,
-    rows.map((row) => sessionPayload(row.session_id)),
-  );
-}
-
 async function insertRefreshToken(
   tx: Transaction,
   refreshToken: string,

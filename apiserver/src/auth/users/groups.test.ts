@@ -5,6 +5,7 @@ import { createGroup as createDeviceGroup, deleteGroup } from '../../device-regi
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { allScopes } from '../../platform/scopes.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { scopesOfRole } from '../roles/roles.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';
@@ -106,8 +107,21 @@ describe('groups of users', () => {
     expect((await at.validate(tokens.accessToken)).limitedGrants).to.have.length(1);
     await at.call(method.removeGroupMember, { groupId, userId: user.user_id }, admin, context);
     expect((await now()).limitedGrants).to.deep.equal([]);
-    const session = `session:${caller.sessionId}`;
-    expect(at.notified.slice(seen).filter((payload) => payload === session)).to.have.length(4);
+    const announced = `user:${user.user_id}`;
+    expect(at.notified.slice(seen).filter((payload) => payload === announced)).to.have.length(4);
+  });
+
+  it('announce a change of their scopes once for each member, however many sessions it has', async () => {
+    const user = await at.makeUser('viewer');
+    const { groupId } = await make({ userIds: [user.user_id] });
+    const sessions = await Promise.all([1, 2, 3].map(() => at.login(user.email)));
+    const seen = at.notified.length;
+    await change(groupId, { scopes: ['keys:write'] });
+    await eventually(() => at.notified.length > seen);
+    expect(at.notified.slice(seen)).to.deep.equal([`user:${user.user_id}`]);
+    for (const { accessToken } of sessions) {
+      expect((await at.auth.authenticate(accessToken, '127.0.0.1')).scopes.has('keys:write')).to.equal(true);
+    }
   });
 
   it('are the only source of scopes for a user without a role', async () => {

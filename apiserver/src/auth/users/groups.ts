@@ -13,7 +13,7 @@ import type { Caller, Implementation } from '../../platform/rpc.ts';
 import { checkGrant, checkKnownScopes } from '../api-keys/api-keys.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
-import { announceSessionsOfUsers } from '../sign-in/sessions.ts';
+import { notifyRevoked, userPayload } from '../credentials/revocations.ts';
 import {
   changeGroup,
   deleteGroup,
@@ -83,7 +83,7 @@ export function groupHandlers(
       if (user?.role === null && user.groups === 1) throw lastGroup(id);
     }
     await setMembers(tx, tenantId, group.group_id, userIds);
-    await announceSessionsOfUsers(tx, changed);
+    await notifyRevoked(tx, changed.map(userPayload));
   };
 
   /** Locks a group that the caller may change. */
@@ -151,7 +151,7 @@ export function groupHandlers(
           if (deviceGroupIds) await checkDeviceGroups(tx, tenantId, deviceGroupIds);
           if (fields.size > 0) await changeGroup(tx, tenantId, after);
           if (userIds) await replaceMembers(tx, tenantId, before, userIds);
-          if (scopes || deviceGroupIds) await announceSessionsOfUsers(tx, before.user_ids);
+          if (scopes || deviceGroupIds) await notifyRevoked(tx, before.user_ids.map(userPayload));
           return findGroup(tx, tenantId, groupId);
         }),
       );

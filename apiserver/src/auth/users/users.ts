@@ -20,10 +20,11 @@ import { checkNewPassword } from '../accounts/password-policy.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { notifyRevoked, userPayload } from '../credentials/revocations.ts';
 import { type Grant, type Rights, rightsBeyond, rightsOf } from '../roles/rights.ts';
 import { type Role, tenantRoles } from '../roles/roles.ts';
 import { removeFactors } from '../second-factors/factor-store.ts';
-import { announceSessionsOfUsers, revokeSessionsOfUser } from '../sign-in/sessions.ts';
+import { revokeSessionsOfUser } from '../sign-in/sessions.ts';
 import { grantOf, groupsOfUsers, holdGroups, setGroups } from './group-store.ts';
 import { maximumGroupsOfUser } from './groups.ts';
 
@@ -165,7 +166,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         if (updated.disabled || resets) await revokeSessionsOfUser(tx, userId, '');
         // Caches drop the old rights; the sessions continue under the new ones.
         else if (newGroupIds || updated.role !== before.role || updated.customer_id !== before.customer_id)
-          await announceSessionsOfUsers(tx, [userId]);
+          await notifyRevoked(tx, [userPayload(userId)]);
         return toUser(resets ? { ...updated, mfa_enrolled: false } : updated, groupIds);
       });
       if (resets) logger.info({ user: userId, tenant: tenantId, by: caller.name }, 'removed all second factors');
@@ -204,7 +205,7 @@ export async function changeRole(tx: Transaction, user: UserRow, role: Role): Pr
      RETURNING ${userColumns}`,
     [tenantId, user.user_id, role],
   );
-  await announceSessionsOfUsers(tx, [user.user_id]);
+  await notifyRevoked(tx, [userPayload(user.user_id)]);
   return rows[0] ?? user;
 }
 

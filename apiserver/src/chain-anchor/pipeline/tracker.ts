@@ -55,7 +55,7 @@ export class Tracker {
     if (!known) return 'unknown';
     const judgement = judge(known, report, isCurrent);
     if (judgement === 'ignore') return 'ignored';
-    const proof = judgement === 'prove' ? await this.prove(report) : undefined;
+    const proof = judgement === 'prove' ? await this.prove(known.txid, report) : undefined;
     if (judgement === 'prove' && !proof) {
       // It is in no accepted block so far: the network has it, and any earlier proof stays.
       if (known.state === 'pending') await this.change(known, report, isCurrent, (tx, made) => this.unproven(tx, made));
@@ -119,17 +119,18 @@ export class Tracker {
   }
 
   /**
-   * Returns the report's proof, checked against the header at its height; undefined if it proves nothing on this chain.
+   * Returns the report's proof of a transaction, checked against the header at its height; undefined if it proves nothing on this
+   * chain.
    */
-  private async prove(report: StatusReport): Promise<BlockProof | undefined> {
+  private async prove(txid: string, report: StatusReport): Promise<BlockProof | undefined> {
     try {
       const header = await this.headers?.header(heightOfPath(report.merklePath));
       if (!header) return undefined;
-      const bump = proveInBlock(report.txid, report.merklePath, header.raw);
+      const bump = proveInBlock(txid, report.merklePath, header.raw);
       return { blockHeight: header.height, blockHash: header.blockHash, bump };
     } catch (error) {
       if (!(error instanceof MalformedError || error instanceof RefutedError)) throw error;
-      this.logger.warn({ txid: report.txid, block: report.blockHash, reason: error.message }, 'a path proves nothing');
+      this.logger.warn({ txid, block: report.blockHash, reason: error.message }, 'a path proves nothing');
       return undefined;
     }
   }

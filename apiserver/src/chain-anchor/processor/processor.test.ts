@@ -1,5 +1,6 @@
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { txidOf } from '@kellet/verify';
 import { expect } from 'chai';
 import { startTestChain, type TestChain } from '../testing/test-chain.ts';
 import { type FeeRate, floorRate } from './fees.ts';
@@ -32,6 +33,37 @@ describe('a submission to the processor', () => {
     for (const callbackUrl of ['', 'https://kellet.example/callback']) {
       expect(await submit(Buffer.from('00'), callbackUrl)).to.have.property('refused');
     }
+  });
+});
+
+describe('a response of the processor', () => {
+  let server: Server;
+  let url: string;
+  const raw = Buffer.from('transaction');
+  const other = 'ab'.repeat(32);
+  let body = '';
+  before((done) => {
+    server = createServer((_request, response) => void response.end(body)).listen(0, '127.0.0.1', () => {
+      url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+      done();
+    });
+  });
+  after(() => server.close());
+
+  it('about another transaction says nothing', async () => {
+    const processor = new Processor({ url, token: '', callbackUrl: '', maximumRate, onHighRate });
+    const about = (txid: string) => JSON.stringify({ txid, txStatus: 'MINED', merklePath: 'ab', blockHash: other });
+    const outcomeOf = (call: Promise<unknown>) =>
+      call.then(
+        () => 'report',
+        (error: Error) => error.name,
+      );
+    body = about(other);
+    expect(await outcomeOf(processor.status(txidOf(raw)))).to.equal('ProcessorUnavailable');
+    expect(await outcomeOf(processor.submit(raw))).to.equal('ProcessorUnavailable');
+    body = about(txidOf(raw).toUpperCase());
+    expect(await outcomeOf(processor.status(txidOf(raw)))).to.equal('report');
+    expect(await outcomeOf(processor.submit(raw))).to.equal('report');
   });
 });
 

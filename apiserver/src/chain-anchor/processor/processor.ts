@@ -1,5 +1,5 @@
 // Client of the transaction processor (the ARC API): submission, status and fee policy.
-import { toHex } from '@kellet/verify';
+import { toHex, txidOf } from '@kellet/verify';
 import { readText } from '../../platform/outbound/bounded-body.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 import { type FeeRate, floorRate, lowerRate } from './fees.ts';
@@ -58,6 +58,14 @@ export class Processor {
     return first;
   }
 
+  /** Returns the report in a response, or undefined. Throws ProcessorUnavailable for one about another transaction. */
+  private reportOn(txid: string, body: unknown): StatusReport | undefined {
+    const report = parseReport(body);
+    if (report && report.txid !== txid)
+      throw new ProcessorUnavailable(`asked about ${txid}, the processor responded about ${report.txid}`);
+    return report;
+  }
+
   private async post(raw: Uint8Array, callbackUrl: string): Promise<Submission> {
     const headers: Record<string, string> = { 'content-type': 'application/json', 'x-maxtimeout': networkSeconds };
     if (callbackUrl !== '') headers['x-callbackurl'] = callbackUrl;
@@ -66,7 +74,7 @@ export class Processor {
       headers,
       body: JSON.stringify({ rawTx: toHex(raw) }),
     });
-    const report = parseReport(body);
+    const report = this.reportOn(txidOf(raw), body);
     if (report) return { report };
     if (status >= 400 && status < 500 && ![401, 403, 404, 408, 409, 429].includes(status)) {
       return { refused: status, message: describe(body) };
@@ -80,7 +88,7 @@ export class Processor {
    */
   async status(txid: string): Promise<StatusReport | undefined> {
     const { status, body } = await this.request(`/v1/tx/${txid}`, '/v1/tx/{txid}', { headers: {} });
-    const report = parseReport(body);
+    const report = this.reportOn(txid, body);
     if (report) return report;
     if (status === 404) return undefined;
     throw new ProcessorUnavailable(`the processor returned ${status}: ${describe(body)}`);

@@ -326,7 +326,10 @@ describe('caching credentials', () => {
     await settled();
     expect(ended).to.deep.equal(['elsewhere PERMISSION_DENIED']);
     reply = async () => ({ ...user, scopes: [], ipAllowlist: ['192.0.2.0/24'] });
-    announce('session:s1');
+    announce('user:u2');
+    await settled();
+    expect(ended).to.have.length(1);
+    announce('user:u1');
     await settled();
     expect(ended.slice(1)).to.deep.equal(['scoped PERMISSION_DENIED']);
   });

@@ -1,11 +1,11 @@
 // Finds what is held for a caller by the keys under which revocations and tenant changes are announced.
-import { sessionPayload, tenantPayload } from '../../auth/credentials/revocations.ts';
+import { sessionPayload, tenantPayload, userPayload } from '../../auth/credentials/revocations.ts';
 import type { Caller } from '../../platform/rpc.ts';
 
 /** Returns the keys that refer to a caller's credential: payloads of the revocation channel, and its tenant. */
 function keysOf(caller: Caller): string[] {
   const keys = [caller.credentialHash, tenantPayload(caller.tenantId)];
-  if (caller.sessionId !== '') keys.push(sessionPayload(caller.sessionId));
+  if (caller.sessionId !== '') keys.push(sessionPayload(caller.sessionId), userPayload(caller.userId));
   return keys;
 }
 

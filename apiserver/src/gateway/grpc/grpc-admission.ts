@@ -32,7 +32,6 @@ import {
   isLeft,
   isTruncated,
   limitMessage,
-  pieceCounter,
   readInParts,
   refuseCompressed,
   socketOf,
@@ -49,9 +48,10 @@ const tooSlow = constants.NGHTTP2_ENHANCE_YOUR_CALM;
 
 /**
  * Calls that a connection may have at a time: few before a caller has been admitted on it, because a stranger can begin them faster
- * than they are refused, and what is refused at the same moment keeps others waiting.
+ * than they are refused, and what is refused at the same moment keeps others waiting. A proxy, whose connection has the calls of many
+ * clients, may have as many as clients assume before they know a limit.
  */
-export const concurrentCalls = { ofStrangers: 100, ofCallers: 1000 } as const;
+export const concurrentCalls = { ofStrangers: 20, ofProxies: 100, ofCallers: 1000 } as const;
 
 /** Connections on which a caller has been admitted. */
 const known = new WeakSet<object>();
@@ -236,15 +236,13 @@ export class GrpcAdmission {
           // Calls cancelled in the meantime stop here.
           () => {
             isAdmitted = true;
-            const counters = requestStream ? [] : [pieceCounter(call)];
+            let taken: ((bytes: number) => void) | undefined;
             if (isOpen) hold = this.holdMessage(call, opened);
             else {
               allowMoreCalls(call);
-              const count = this.messageCounter(call, opened, requestStream);
-              counters.push(count.taken);
-              arrived = count.arrived;
+              ({ taken, arrived } = this.messageCounter(call, opened, requestStream));
             }
-            readInParts(call, counters);
+            readInParts(call, taken);
             proceed(metadata);
           },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
@@ -283,7 +281,7 @@ export class GrpcAdmission {
   private limitProbe(call: WireCall): ServerInterceptingCall {
     limitMessage(call, probeMessageBytes);
     refuseCompressed(call);
-    readInParts(call, []);
+    readInParts(call);
     let hold: Hold | undefined;
     let hasStatus = false;
     const sendStatus = call.sendStatus.bind(call);

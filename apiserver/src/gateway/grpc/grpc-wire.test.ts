@@ -121,17 +121,23 @@ for (const split of [false, true]) {
         await once(stream.resume(), 'close');
       };
       await call('nobody');
-      expect(own.remoteSettings.maxConcurrentStreams).to.equal(100);
+      expect(own.remoteSettings.maxConcurrentStreams).to.equal(20);
       await call('viewer');
       await eventually(() => own.remoteSettings.maxConcurrentStreams === 1000);
       own.close();
     });
 
-    it('ends the connection of a request that comes in very many small pieces', async () => {
+    it('ends the connection of a call whose message comes in very many small pieces', async () => {
       const login = '/kellet.v1.AuthService/Login';
-      for (const [path, token, bytes] of [
-        [login, '', 20_000],
-        [getDevice, 'Bearer viewer', 20_000],
+      const stream = '/kellet.v1.DeviceLinkService/Connect';
+      const bytes = 20_000;
+      for (const [path, token] of [
+        [login, ''],
+        [getDevice, 'Bearer viewer'],
+        [stream, 'Bearer device'],
+        // Refused before they arrive.
+        [getDevice, ''],
+        [stream, ''],
       ] as const) {
         const socket = connectTcp(Number(server.grpc.split(':')[1]), '127.0.0.1');
         socket.on('error', () => undefined).resume();

@@ -1,9 +1,8 @@
 // What grpc-js does not expose of a call: its stream, and how its messages are read.
 import type { ServerHttp2Stream } from 'node:http2';
 import { type Metadata, type ServerInterceptingCallInterface, status } from '@grpc/grpc-js';
+import { MessageBounds } from '../../platform/grpc/message-bounds.ts';
 import { addPiece } from '../../platform/pieces.ts';
-import { isShredded } from '../memory/body-memory.ts';
-import { MessageBounds } from './message-bounds.ts';
 
 /** The call next to the wire. */
 export type WireCall = ServerInterceptingCallInterface & {
@@ -66,10 +65,10 @@ export function refuseCompressed(call: WireCall): void {
 
 /**
  * Takes what arrives of a call a few messages at a time: grpc-js takes all that a frame holds, thousands of empty ones, before
- * anything is processed. The next ones follow when these have been read. `counters` are called with the bytes of each part. The small
+ * anything is processed. The next ones follow when these have been read. `count` is called with the bytes of each part. The small
  * pieces of an unfinished message are joined, which grpc-js keeps as they arrive.
  */
-export function readInParts({ stream, decoder }: WireCall, counters: readonly ((bytes: number) => void)[]): void {
+export function readInParts({ stream, decoder }: WireCall, count?: (bytes: number) => void): void {
   if (!stream || !decoder) return;
   const bounds = new MessageBounds();
   const write = decoder.write.bind(decoder);
@@ -79,23 +78,12 @@ export function readInParts({ stream, decoder }: WireCall, counters: readonly ((
       stream.pause();
       stream.unshift(bytes.subarray(end));
     }
-    for (const count of counters) count(end);
+    count?.(end);
     const messages = write(bytes.subarray(0, end));
     const pieces = decoder.readPartialMessage;
     const last = bounds.isWithin ? pieces?.pop() : undefined;
     if (last) addPiece(pieces!, last);
     return messages;
-  };
-}
-
-/** Returns a counter that ends the connection of a request that comes in too many small pieces. */
-export function pieceCounter({ stream }: WireCall): (bytes: number) => void {
-  let pieces = 0;
-  let bytes = 0;
-  return (length) => {
-    pieces += 1;
-    bytes += length;
-    if (isShredded(pieces, bytes)) stream?.session?.destroy();
   };
 }
 

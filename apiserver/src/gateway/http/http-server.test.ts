@@ -180,7 +180,7 @@ describe('HTTP server', () => {
 
   it('responds to pipelined requests in order, however many arrive at once', async () => {
     const { port } = await begin();
-    const paths = Array.from({ length: 500 }, (_value, index) => `/${index}`);
+    const paths = Array.from({ length: 19 }, (_value, index) => `/${index}`);
     const { ended } = speak(port, paths.map((path) => get(path)).join('') + get('/last', 'Connection: close\r\n'));
     const bodies = [...(await ended).matchAll(/\r\n\r\n(\/\d+|\/last)/g)].map((match) => match[1]);
     expect(bodies).to.deep.equal([...paths, '/last']);
@@ -192,16 +192,17 @@ describe('HTTP server', () => {
     expect(await ended).to.equal('');
   });
 
-  it('takes no stack traces for the requests of such a client, which would take longer than reading them', async () => {
-    const { port, server } = await begin({ pipelined: 10 });
-    const stacks: (string | undefined)[] = [];
-    server.on('request', (request: IncomingMessage) => {
-      request.on('error', ({ stack }) => stacks.push(stack));
-    });
-    await speak(port, get('/wait').repeat(200)).ended;
-    await eventually(() => stacks.length === 200);
-    expect(stacks.filter((stack) => stack?.includes('\n    at '))).to.deep.equal([]);
-    expect(Error.stackTraceLimit).to.be.above(0);
+  it('makes few of the requests that arrive at once', async () => {
+    const { port, server } = await begin();
+    let made = 0;
+    server.on('request', () => (made += 1));
+    for (let count = 0; count < 3; count += 1) {
+      made = 0;
+      expect(await speak(port, get('/wait').repeat(2000)).ended).to.equal('');
+      expect(made).to.equal(21);
+      // The parser of that connection serves the next one.
+      expect(await speak(port, get('/next', 'Connection: close\r\n')).ended).to.contain('/next');
+    }
   });
 
   it('reads no body of very many small pieces, however many arrive at once', async () => {
@@ -219,11 +220,11 @@ describe('HTTP server', () => {
       return `POST /wait HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n${chunk.repeat(count)}0\r\n\r\n`;
     };
     expect(await speak(port, post('x', 10_000)).ended).to.equal('');
-    expect(pieces).to.be.within(4000, 4100);
+    expect(pieces).to.be.within(900, 1100);
     [pieces, bytes] = [0, 0];
-    const { until, socket } = speak(port, post('x', 3900) + post('x'.repeat(64), 6000));
+    const { until, socket } = speak(port, post('x', 900) + post('x'.repeat(64), 6000));
     await until('waited');
-    await eventually(() => bytes === 3900 + 64 * 6000);
+    await eventually(() => bytes === 900 + 64 * 6000);
     socket.destroy();
   });
 

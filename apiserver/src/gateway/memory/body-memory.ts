@@ -16,12 +16,6 @@ export const probeMessageBytes = 4 * 1024;
 /** Memory that such a call is counted as, with its stream and a response waiting to be read. */
 const probeBytes = 64 * 1024;
 
-/**
- * Reports whether a request comes in too many pieces: a piece costs 5 to 16 µs however small it is, and ten thousand are read of a
- * connection at once. 4,000 may be of any size, beside one for each 64 bytes.
- */
-export const isShredded = (pieces: number, bytes: number): boolean => pieces > 4000 + bytes / 64;
-
 /** Limits of a body. */
 export interface BodyBounds {
   /** Maximum bytes of the whole body. */

@@ -8,6 +8,7 @@ import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
 import { counter, type Registry } from '../observability/metrics.ts';
 import { outsideOfCalls } from '../observability/tracing.ts';
+import { TokenBuckets } from '../token-bucket.ts';
 import { type AuditFacts, type AuditRecord, auditRecord } from './audit-event.ts';
 import { insertPending, insertPendingAlone } from './audit-store.ts';
 
@@ -25,6 +26,12 @@ const refusedPerMinute = 1000;
 
 /** The same for attempts that a client may repeat all the time, so that they leave room for the others. */
 const repeatablePerMinute = 100;
+
+/**
+ * Attempts of either kind of one actor that are recorded, at once and in a day: they are kept for more than a year, and whoever may do
+ * nothing could otherwise fill the disk. Strangers count together for each action.
+ */
+const ofActor = { burst: 1000, perSecond: 5000 / 86_400 };
 
 /** Attempts of the second kind that are remembered in a minute, so that their repetitions are not recorded. */
 const maximumRepeated = 10_000;
@@ -64,9 +71,11 @@ export class AuditTrail {
   private readonly repeatable = new Map<string, number>();
   /** What tells them apart. */
   private readonly repeated = new Set<string>();
+  private readonly allowance: TokenBuckets;
 
   constructor(parts: AuditTrailParts) {
     this.parts = parts;
+    this.allowance = new TokenBuckets(parts.clock, ofActor);
     this.dropped = counter(
       parts.metrics,
       'kellet_audit_dropped_total',
@@ -90,7 +99,7 @@ export class AuditTrail {
   /** Records a failed or denied attempt soon, at most {@link refusedPerMinute} of them. */
   note(facts: AuditFacts): void {
     this.beginMinute();
-    this.noteWithin(this.refused, refusedPerMinute, facts);
+    this.noteWithin(this.refused, refusedPerMinute, facts, 'note');
   }
 
   /**
@@ -110,15 +119,17 @@ export class AuditTrail {
     ]);
     if (this.repeated.has(key)) return;
     if (this.repeated.size < maximumRepeated) this.repeated.add(key);
-    this.noteWithin(this.repeatable, repeatablePerMinute, facts);
+    this.noteWithin(this.repeatable, repeatablePerMinute, facts, 'once');
   }
 
-  /** Records an attempt unless its log has had too many this minute. */
-  private noteWithin(counts: Map<string, number>, most: number, facts: AuditFacts): void {
+  /** Records an attempt unless its log has had too many this minute, or its actor too many lately. */
+  private noteWithin(counts: Map<string, number>, most: number, facts: AuditFacts, kind: 'note' | 'once'): void {
+    const key = [kind, facts.tenantId, facts.actor.kind, facts.actor.id || facts.action].join('\n');
     const count = (counts.get(facts.tenantId) ?? 0) + 1;
     counts.set(facts.tenantId, count);
-    if (count > most || this.waiting.length >= maximumWaiting) this.dropped.inc();
-    else this.add(facts, undefined);
+    if (count > most || this.waiting.length >= maximumWaiting || this.allowance.take(key) > 0) {
+      this.dropped.inc();
+    } else this.add(facts, undefined);
   }
 
   private beginMinute(): void {

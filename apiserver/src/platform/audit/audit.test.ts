@@ -277,6 +277,29 @@ describe('the audit log', function () {
     expect(dropped.values[0]!.value).to.equal(50);
   });
 
+  it('limits how many refused attempts of an actor are recorded in a day, of strangers those of an action', async () => {
+    const metrics = createMetrics();
+    let now = 0;
+    const flooded = new AuditTrail({ database: test.database, clock: { now: () => now }, logger, metrics });
+    const refused = { ...facts, result: 'PERMISSION_DENIED' };
+    const stranger = { ...refused, actor: { kind: 'public', id: '', name: '' }, action: 'auth.login_failed' };
+    for (let minute = 0; minute < 12; minute += 1) {
+      now = minute * 60_000;
+      for (let attempt = 0; attempt < 400; attempt += 1) flooded.note(refused);
+      for (let attempt = 0; attempt < 400; attempt += 1) flooded.note({ ...stranger, requestId: String(attempt) });
+      flooded.note({ ...refused, actor: { ...facts.actor, id: 'another' } });
+      flooded.noteOnce({ ...refused, action: 'AuthService/GetUser', resource: { kind: 'user', id: String(minute) } });
+    }
+    flooded.note({ ...stranger, action: 'ProvisioningService/ClaimDevice' });
+    await flooded.close();
+    // A thousand, and what a day's allowance gives in eleven minutes.
+    expect(await list('acme', { action: facts.action, actor: 'u1' })).to.have.length(1038);
+    expect(await list('acme', { action: 'AuthService/GetUser' })).to.have.length(12);
+    expect(await list('acme', { action: stranger.action })).to.have.length(1038);
+    expect(await list('acme', { actor: 'another' })).to.have.length(12);
+    expect(await list('acme', { action: 'ProvisioningService/ClaimDevice' })).to.have.length(1);
+  });
+
   it('takes refused reads of long ids that differ late for repetitions', async () => {
     const read = { ...facts, action: 'AuthService/GetUser', result: 'PERMISSION_DENIED' };
     for (const id of ['x'.repeat(64), `${'x'.repeat(64)}1`, `${'x'.repeat(64)}2`, `${'x'.repeat(63)}3`])

@@ -19,20 +19,12 @@ import {
   GetDeviceRequestSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
+import { http2Frame, http2Headers, http2Preface } from '../../gateway/testing/test-http2.ts';
+import { eventually } from '../testing/eventually.ts';
 import { type GrpcLimits, GrpcPort, type GrpcPortParts } from './grpc-port.ts';
 import { grpcService } from './grpc-service.ts';
 
 const service = grpcService(DeviceRegistryService);
-const preface = Buffer.concat([Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), frame(4, 0, 0, Buffer.alloc(0))]);
-
-/** Returns an HTTP/2 frame (RFC 9113, section 4.1). */
-function frame(type: number, flags: number, stream: number, payload: Buffer): Buffer {
-  const header = Buffer.alloc(9);
-  header.writeUIntBE(payload.length, 0, 3);
-  header.set([type, flags], 3);
-  header.writeUInt32BE(stream, 5);
-  return Buffer.concat([header, payload]);
-}
 
 /** Starts a port whose `GetDevice` responds at once, or for the device `slow` once released. */
 async function start(limits: Partial<GrpcLimits> = {}, parts: GrpcPortParts = {}) {
@@ -110,7 +102,7 @@ describe('gRPC port', () => {
       await begin({ prefaceTimeout: 300 });
       const socket = await speak();
       let sent = 0;
-      const drip = setInterval(() => socket.write(preface.subarray(sent, (sent += 1))), 30);
+      const drip = setInterval(() => socket.write(http2Preface.subarray(sent, (sent += 1))), 30);
       try {
         expect(await isClosed(socket, 5000)).to.equal(true);
       } finally {
@@ -125,13 +117,13 @@ describe('gRPC port', () => {
 
     it('whose headers never end, so that they cannot be pinged', async () => {
       await begin({ keepaliveTime: 200, keepaliveTimeout: 200 });
-      const socket = await speak(Buffer.concat([preface, frame(1, 0, 1, Buffer.from([0x82]))]));
+      const socket = await speak(Buffer.concat([http2Preface, http2Frame(1, 0, 1, Buffer.from([0x82]))]));
       expect(await isClosed(socket, 5000)).to.equal(true);
     });
 
     it('that are idle for long, but not those with a call', async () => {
       await begin({ idleTimeout: 200, lingerTimeout: 100 });
-      const idle = await speak(preface);
+      const idle = await speak(http2Preface);
       const call = grpcClient()('slow');
       expect(await isClosed(idle, 5000)).to.equal(true);
       running.waiting.forEach((reply) => reply());
@@ -140,8 +132,8 @@ describe('gRPC port', () => {
 
     it('above the limit', async () => {
       await begin({ connections: 1 });
-      const first = await speak(preface);
-      expect(await isClosed(await speak(preface), 5000)).to.equal(true);
+      const first = await speak(http2Preface);
+      expect(await isClosed(await speak(http2Preface), 5000)).to.equal(true);
       expect(first.readableEnded).to.equal(false);
     });
   });
@@ -194,13 +186,18 @@ describe('gRPC port', () => {
     expect(session.closed).to.equal(false);
   });
 
-  it('advertises the maximum number of concurrent calls', async () => {
-    await begin({ streams: 7 });
-    const session = connectHttp2(`http://127.0.0.1:${running.number}`);
-    clients.push(session);
-    await once(session, 'remoteSettings');
-    expect(session.remoteSettings.maxConcurrentStreams).to.equal(7);
-  });
+  for (const [whose, isProxy, expected] of [
+    ['the', false, 7],
+    ['to a proxy its', true, 8],
+  ] as const) {
+    it(`advertises ${whose} maximum number of concurrent calls`, async () => {
+      await begin({ streams: 7, proxyStreams: 8 }, { isProxy: () => isProxy });
+      const session = connectHttp2(`http://127.0.0.1:${running.number}`);
+      clients.push(session);
+      await once(session, 'remoteSettings');
+      expect(session.remoteSettings.maxConcurrentStreams).to.equal(expected);
+    });
+  }
 
   it('rejects a call whose message does not arrive and serves the others of its connection', async () => {
     await begin({ requestTimeout: 300 });
@@ -251,34 +248,65 @@ describe('gRPC port', () => {
     expect((await grpcClient()('d')).name).to.equal('d');
   });
 
+  const headers = http2Headers({
+    ...{ ':method': 'POST', ':scheme': 'http', ':authority': 'a', ':path': service['GetDevice']!.path, te: 'trailers' },
+    'content-type': 'application/grpc',
+  });
+
+  describe('a call whose message comes in very many small parts', () => {
+    const head = http2Frame(0, 0, 1, Buffer.from([0, 0, 0, 0x4e, 0x20]));
+    const parts = (bytes: number, count: number) =>
+      Buffer.concat(Array.from({ length: count }, () => http2Frame(0, 0, 1, Buffer.alloc(bytes))));
+
+    it('ends its connection', async () => {
+      await begin();
+      const socket = await speak(Buffer.concat([http2Preface, http2Frame(1, 4, 1, headers), head, parts(1, 3000)]));
+      expect(await isClosed(socket, 5000)).to.equal(true);
+    });
+
+    it('ends alone on the connection of a proxy', async () => {
+      await begin({}, { isProxy: () => true });
+      const socket = await speak(Buffer.concat([http2Preface, http2Frame(1, 4, 1, headers), head]));
+      const received: Buffer[] = [];
+      socket.on('data', (bytes: Buffer) => received.push(bytes));
+      socket.write(parts(1, 3000));
+      const reset = http2Frame(3, 0, 1, Buffer.from([0, 0, 0, constants.NGHTTP2_ENHANCE_YOUR_CALM]));
+      await eventually(() => Buffer.concat(received).includes(reset));
+      const message = create(GetDeviceRequestSchema, { deviceId: 'd' });
+      const bytes = service['GetDevice']!.requestSerialize(message);
+      const request = Buffer.concat([Buffer.from([0, 0, 0, 0, bytes.length]), bytes]);
+      socket.write(Buffer.concat([http2Frame(1, 4, 3, headers), http2Frame(0, 1, 3, request)]));
+      await eventually(() => running.peers.size === 1);
+    });
+
+    it('is read if they are no small ones', async () => {
+      await begin();
+      const socket = await speak(Buffer.concat([http2Preface, http2Frame(1, 4, 1, headers), head, parts(64, 312)]));
+      expect(await isClosed(socket, 300)).to.equal(false);
+    });
+  });
+
   describe('an address that begins calls only to cancel them', () => {
     const limits = { cancellations: { burst: 10, perSecond: 1 }, lingerTimeout: 100 };
     let seconds: number;
     beforeEach(() => (seconds = 0));
     const at = { now: () => seconds * 1000 };
     const request = { ':method': 'POST', ':path': service['GetDevice']!.path, 'content-type': 'application/grpc' };
-    const literal = (text: string): Buffer => Buffer.concat([Buffer.from([text.length]), Buffer.from(text)]);
-    // Neither compressed nor indexed (RFC 7541, section 6.2.2).
-    const headers = Buffer.concat(
-      Object.entries({ ':scheme': 'http', ':authority': 'a', te: 'trailers', ...request })
-        .toSorted(([a], [b]) => Number(b.startsWith(':')) - Number(a.startsWith(':')))
-        .map(([name, value]) => Buffer.concat([Buffer.from([0]), literal(name), literal(value)])),
-    );
 
     /** Begins calls, five on each of several connections, and cancels them after these seconds. */
     async function cancel(calls: number, after = 0): Promise<void> {
       for (let done = 0; done < calls; done += 5) {
         const streams = [1, 3, 5, 7, 9];
-        const begin = Buffer.concat(streams.map((id) => frame(1, 4, id, headers)));
-        const reset = Buffer.concat(streams.map((id) => frame(3, 0, id, Buffer.from([0, 0, 0, 8]))));
-        const socket = await speak(Buffer.concat([preface, begin]));
+        const begin = Buffer.concat(streams.map((id) => http2Frame(1, 4, id, headers)));
+        const reset = Buffer.concat(streams.map((id) => http2Frame(3, 0, id, Buffer.from([0, 0, 0, 8]))));
+        const socket = await speak(Buffer.concat([http2Preface, begin]));
         await new Promise((resolve) => setTimeout(resolve, 20));
         seconds += after;
         socket.end(reset);
       }
       await new Promise((resolve) => setTimeout(resolve, 100));
     }
-    const isAccepted = async (): Promise<boolean> => !(await isClosed(await speak(preface), 300));
+    const isAccepted = async (): Promise<boolean> => !(await isClosed(await speak(http2Preface), 300));
 
     it('is not accepted until its calls are paid for', async () => {
       await begin(limits, { clock: at });
@@ -330,10 +358,10 @@ describe('gRPC port', () => {
 
     for (const [what, bytes] of [
       ['send nothing', Buffer.alloc(0)],
-      ['have sent half a preface', preface.subarray(0, 10)],
-      ['have no call', preface],
-      ['have begun to send headers', Buffer.concat([preface, frame(1, 0, 1, Buffer.from([0x82]))])],
-      ['have begun a frame', Buffer.concat([preface, Buffer.from([0, 0, 9])])],
+      ['have sent half a http2Preface', http2Preface.subarray(0, 10)],
+      ['have no call', http2Preface],
+      ['have begun to send headers', Buffer.concat([http2Preface, http2Frame(1, 0, 1, Buffer.from([0x82]))])],
+      ['have begun a frame', Buffer.concat([http2Preface, Buffer.from([0, 0, 9])])],
     ] as const) {
       it(`does not wait for connections that ${what} and stay open`, async () => {
         await begin();

@@ -22,6 +22,7 @@ import { limitConnections } from '../addresses/limit-connections.ts';
 import { type Clock, systemClock } from '../clock.ts';
 import { TokenBuckets } from '../token-bucket.ts';
 import type { ServiceHost } from './grpc-health.ts';
+import { limitParts } from './message-parts.ts';
 
 /** Limits on what a client may use of a server. Times are in milliseconds. */
 export interface GrpcLimits {
@@ -52,6 +53,8 @@ export interface GrpcLimits {
   readonly connections: number;
   /** Maximum concurrent calls per connection; a client queues further ones (RFC 9113, section 5.1.2). */
   readonly streams: number;
+  /** The same for a connection of a proxy, which has the calls of many clients. */
+  readonly proxyStreams: number;
   /**
    * Calls that a client may cancel. Node ends a connection that cancels more, with all its calls. An address (IPv6: /64) that has
    * cancelled five times as many within a second of their beginning is not accepted for some seconds: a call costs much more than
@@ -90,6 +93,7 @@ export const defaultGrpcLimits: GrpcLimits = {
   lingerTimeout: 1_000,
   connections: 10_000,
   streams: 1_000,
+  proxyStreams: 1_000,
   cancellations: { burst: 200, perSecond: 100 },
   proxyCancellations: { burst: 1_000, perSecond: 100 },
 };
@@ -138,10 +142,10 @@ export class GrpcPort implements ServiceHost {
     this.clock = clock;
     this.isProxy = isProxy;
     this.limits = { ...defaultGrpcLimits, ...limits };
-    const { burst, perSecond } = this.limits.cancellations;
+    const { streams, proxyStreams, cancellations, proxyCancellations } = this.limits;
+    const { burst, perSecond } = cancellations;
     this.cancellations = new TokenBuckets(clock, { burst: 5 * burst, perSecond });
     this.server = new Server({
-      'grpc.max_concurrent_streams': this.limits.streams,
       'grpc.max_connection_idle_ms': this.limits.idleTimeout,
       'grpc.max_connection_age_ms': Math.min(this.limits.connectionAge, maxAge),
       'grpc.keepalive_time_ms': this.limits.keepaliveTime,
@@ -150,8 +154,11 @@ export class GrpcPort implements ServiceHost {
       // A status passes through the interceptors before the one that sends it, so those also see what the port rejects.
       interceptors: [...(options.interceptors ?? []), this.interceptor()],
     });
-    this.injector = this.injectorFor(this.limits.cancellations, (session) => this.countCancellations(session));
-    this.proxyInjector = this.injectorFor(this.limits.proxyCancellations);
+    this.injector = this.injectorFor(streams, cancellations, (session) => {
+      this.countCancellations(session);
+      limitParts(session, false);
+    });
+    this.proxyInjector = this.injectorFor(proxyStreams, proxyCancellations, (session) => limitParts(session, true));
     const accept = (socket: Socket): void => this.add(socket);
     this.listener = listen?.(this.limits, accept) ?? createServer({ noDelay: true }, accept);
     if (listen) this.listener.on('connection', (socket: Socket) => this.keep(socket));
@@ -184,19 +191,21 @@ export class GrpcPort implements ServiceHost {
     clearTimeout(late);
   }
 
-  /** Returns what hands over connections that may cancel so many calls. */
+  /** Returns what hands over connections that may have so many calls at a time, and cancel so many. */
   private injectorFor(
+    maxConcurrentStreams: number,
     { burst: streamResetBurst, perSecond: streamResetRate }: Cancellations,
-    opened?: (session: ServerHttp2Session) => void,
+    opened: (session: ServerHttp2Session) => void,
   ): ConnectionInjector {
-    // grpc-js has no options for them, but makes a server of HTTP/2 for each injector, from these options.
+    // grpc-js has no options for one of them, but makes a server of HTTP/2 for each injector, from these options.
     const internals = this.server as unknown as {
       readonly commonServerOptions: object;
       readonly http2Servers: ReadonlyMap<Http2Server, unknown>;
     };
-    Object.assign(internals.commonServerOptions, { streamResetBurst, streamResetRate });
+    const settings = { maxConcurrentStreams };
+    Object.assign(internals.commonServerOptions, { streamResetBurst, streamResetRate, settings });
     const injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
-    if (opened) [...internals.http2Servers.keys()].at(-1)!.on('session', opened);
+    [...internals.http2Servers.keys()].at(-1)!.on('session', opened);
     return injector;
   }
 

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { framed } from '../testing/test-grpc.ts';
+import { framed } from '../../gateway/testing/test-grpc.ts';
 import { MessageBounds } from './message-bounds.ts';
 
 const messages = (...sizes: number[]): Buffer => Buffer.concat(sizes.map((size) => framed(Buffer.alloc(size, 7))));
