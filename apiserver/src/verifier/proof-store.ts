@@ -1,7 +1,9 @@
 // SQL of the verifier: confirmed batches and their leaves. Unconfirmed batches are invisible here.
 import { type AnchorMode, fromHex } from '@kellet/verify';
-import type { Transaction } from '../platform/database/database.ts';
-import { devicesOf, leavesOfDevice, leavesOfHash } from '../telemetry/leaves/leaf-store.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { pagesOf } from '../platform/pages-of.ts';
+import type { LeafPosition } from '../telemetry/leaves/device-leaves.ts';
+import { devicesOf, leavesOfHash } from '../telemetry/leaves/leaf-store.ts';
 import type { ProvenBatch } from './proof.ts';
 
 interface BatchRow {
@@ -89,7 +91,7 @@ export async function findProvenBatch(
 }
 
 /** Returns those of the batches that are confirmed, by id. */
-export async function findProvenBatches(
+async function findProvenBatches(
   tx: Transaction,
   tenantId: string,
   batchIds: readonly string[],
@@ -145,31 +147,53 @@ export async function pageOfResults(
   return rows;
 }
 
-/** Returns a page of all leaves, latest batches first, ordered by position in the leaf vectors. */
+/** Returns the places of a page of all leaves, latest batches first, ordered by position in the leaf vectors. */
 export async function pageOfLeaves(
   tx: Transaction,
   tenantId: string,
   offset: number,
   limit: number,
-): Promise<FoundLeaf[]> {
+): Promise<LeafPosition[]> {
   // Each batch has a leaf, so that as many batches are enough as leaves are skipped and wanted.
-  const { rows } = await tx.query<BatchRow & { first: number; last: number }>(
-    `SELECT ${batchColumns}, greatest(0, $2 - place.before)::int4 AS first,
+  const { rows } = await tx.query<{ batch_id: string; first: number; last: number }>(
+    `SELECT batch_id, greatest(0, $2 - place.before)::int4 AS first,
        (least(place.leaves, $2 + $3 - place.before) - 1)::int4 AS last
      FROM (SELECT batch_id, leaves, sum(leaves) OVER (ORDER BY created_at DESC, batch_id DESC) - leaves AS before
            FROM (SELECT created_at, batch_id, octet_length(leaves) / 32 AS leaves FROM anchor_batches
                  WHERE tenant_id = $1 AND status = 'confirmed'
                  ORDER BY created_at DESC, batch_id DESC LIMIT $2::int8 + $3) AS newest) AS place
-     JOIN anchor_batches AS batch USING (batch_id)
      WHERE place.before < $2::int8 + $3 AND place.before + place.leaves > $2::int8
      ORDER BY place.before`,
     [tenantId, offset, limit],
   );
-  const places = rows.flatMap((row) => {
-    const batch = toBatch(row);
-    return Array.from({ length: row.last - row.first + 1 }, (_, i) => ({ batch, index: row.first + i }));
-  });
-  return withDevices(tx, tenantId, places);
+  return rows.flatMap(({ batch_id: batchId, first, last }) =>
+    Array.from({ length: last - first + 1 }, (_, i) => ({ batchId, index: first + i })),
+  );
+}
+
+/** Batches that are read at once: in chain mode each may have a thousand segments, half a megabyte in memory. */
+const batchesAtOnce = 16;
+
+/**
+ * Yields proven leaves of places, the batches of some at a time; without those of batches that are not proven any more. Places of a batch
+ * follow one another.
+ */
+export async function* readLeaves(
+  database: Database,
+  tenantId: string,
+  places: readonly LeafPosition[],
+): AsyncGenerator<readonly FoundLeaf[]> {
+  const byBatch = Map.groupBy(places, ({ batchId }) => batchId);
+  for (const ids of pagesOf([...byBatch.keys()], batchesAtOnce)) {
+    yield await database.read(tenantId, async (tx) => {
+      const batches = await findProvenBatches(tx, tenantId, ids);
+      const found = ids.flatMap((id) => {
+        const batch = batches.get(id);
+        return batch ? byBatch.get(id)!.map(({ index }) => ({ batch, index })) : [];
+      });
+      return withDevices(tx, tenantId, found);
+    });
+  }
 }
 
 /** Returns the leaves with their devices. */
@@ -184,27 +208,4 @@ async function withDevices(
   }));
   const devices = await devicesOf(tx, tenantId, leaves);
   return places.map((place) => ({ ...place, deviceId: devices.get(`${place.batch.batchId}/${place.index}`) ?? '' }));
-}
-
-/** Returns a page of the proven leaves of one device, latest batches first, and their total number. */
-export async function pageOfDeviceLeaves(
-  tx: Transaction,
-  tenantId: string,
-  deviceId: string,
-  offset: number,
-  limit: number,
-): Promise<{ leaves: FoundLeaf[]; total: number }> {
-  const { leaves, total } = await leavesOfDevice(tx, tenantId, deviceId, { offset, limit });
-  const batches = await findProvenBatches(
-    tx,
-    tenantId,
-    leaves.map(({ batchId }) => batchId),
-  );
-  return {
-    leaves: leaves.flatMap(({ batchId, index }) => {
-      const batch = batches.get(batchId);
-      return batch ? [{ batch, index, deviceId }] : [];
-    }),
-    total,
-  };
 }

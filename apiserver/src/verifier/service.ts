@@ -32,12 +32,14 @@ import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
+import type { LeafPosition } from '../telemetry/leaves/device-leaves.ts';
 import { countLeaves, storedLeafCount } from '../telemetry/leaves/leaf-count.ts';
+import { leavesOfDevice } from '../telemetry/leaves/leaf-store.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { buildBundle } from './bundle.ts';
 import { beefOf, createProver, holds, type LeafProof, proveLeaves, type ProvenBatch, splitLeaves } from './proof.ts';
-import { findLeaf, findProvenBatch, type FoundLeaf, pageOfDeviceLeaves, pageOfLeaves } from './proof-store.ts';
+import { findLeaf, findProvenBatch, type FoundLeaf, pageOfLeaves, readLeaves } from './proof-store.ts';
 import { rolloutProof } from './rollout-proof.ts';
 
 const defaultLimit = 50;
@@ -57,6 +59,13 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
     ...{ total: 2, perOwner: 1, waitingPerOwner: 100 },
     refusal: () => unavailable('too many proofs are being made: try again'),
   });
+  /** Single proofs hold a batch while they wait for connections. */
+  const singleTurns = new FairSlots({
+    ...{ total: 8, perOwner: 4, waitingPerOwner: 1000 },
+    refusal: () => unavailable('too many proofs are being made: try again'),
+  });
+  const alone = <T>({ tenantId, signal }: CallContext, make: () => Promise<T>): Promise<T> =>
+    singleTurns.run(tenantId, make, { milliseconds: waitMilliseconds, signal });
   const inTurn = <T>({ tenantId, signal }: CallContext, make: () => Promise<T>): Promise<T> =>
     turns.run(tenantId, make, { milliseconds: waitMilliseconds, signal });
 
@@ -99,12 +108,20 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
     return buildBundle({ tenantId, deviceId, batch, proof, point, headers, tip });
   };
 
-  /** Returns a page of all proven leaves of a tenant, and their number. */
+  /** Returns the places of a page of all proven leaves of a tenant, and their number. */
   const pageOfTenant = async (tenantId: string, offset: number, limit: number) => {
     const stored = await database.tenant(tenantId, (tx) => storedLeafCount(tx, tenantId));
     const total = stored ?? (await database.system((tx) => countLeaves(tx, tenantId)));
     if (offset >= total) return { leaves: [], total };
     return { leaves: await database.tenant(tenantId, (tx) => pageOfLeaves(tx, tenantId, offset, limit)), total };
+  };
+  /** Returns the proofs of leaves in their order. */
+  const proofsOf = async (tenantId: string, places: readonly LeafPosition[]) => {
+    const proofs: ReturnType<typeof toProof>[] = [];
+    for await (const leaves of readLeaves(database, tenantId, places)) {
+      proofs.push(...(await proveLeaves(leaves, (leaf, proof) => toProof(tenantId, leaf, proof))));
+    }
+    return proofs;
   };
 
   const handlers: Implementation<typeof VerifierService> = {
@@ -112,12 +129,14 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
       if (!/^[0-9a-f]{64}$/i.test(request.dataHashHex)) {
         throw invalidArgument('data_hash_hex must be 64 hexadecimal digits');
       }
-      const leaf = await lookUp(Buffer.from(request.dataHashHex, 'hex'), context);
-      const proof = createProver(leaf.batch)(leaf.index);
-      const response = toProof(context.tenantId, leaf, proof);
-      if (!request.includeBundle) return response;
-      const bundle = await bundleOf(context.tenantId, leaf, proof);
-      return { ...response, bundle: fromJson(ProofBundleSchema, bundle as unknown as JsonObject) };
+      return alone(context, async () => {
+        const leaf = await lookUp(Buffer.from(request.dataHashHex, 'hex'), context);
+        const proof = createProver(leaf.batch)(leaf.index);
+        const response = toProof(context.tenantId, leaf, proof);
+        if (!request.includeBundle) return response;
+        const bundle = await bundleOf(context.tenantId, leaf, proof);
+        return { ...response, bundle: fromJson(ProofBundleSchema, bundle as unknown as JsonObject) };
+      });
     },
 
     async verifyRaw(request, context) {
@@ -126,49 +145,54 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
         throw permissionDenied('a device key may only verify the points of its own device');
       }
       const hash = rawHash(context.tenantId, deviceId, request);
-      const leaf = await lookUp(hash, context);
-      const proof = createProver(leaf.batch)(leaf.index);
-      const {
-        batchId,
-        dataHash,
-        merklePath,
-        merkleRoot,
-        txid,
-        beefHex,
-        blockHeight,
-        blockHash,
-        confirmedAt,
-        leafIndex,
-        count,
-        anchorMode,
-      } = toProof(context.tenantId, leaf, proof);
-      return {
-        verified: equalBytes(proof.dataHash, hash) && holds(leaf.batch, proof),
-        ...{ batchId, dataHash, merklePath, merkleRoot, txid, beefHex, blockHeight, blockHash, confirmedAt },
-        ...{ leafIndex, count, anchorMode },
-      };
+      return alone(context, async () => {
+        const leaf = await lookUp(hash, context);
+        const proof = createProver(leaf.batch)(leaf.index);
+        const {
+          batchId,
+          dataHash,
+          merklePath,
+          merkleRoot,
+          txid,
+          beefHex,
+          blockHeight,
+          blockHash,
+          confirmedAt,
+          leafIndex,
+          count,
+          anchorMode,
+        } = toProof(context.tenantId, leaf, proof);
+        return {
+          verified: equalBytes(proof.dataHash, hash) && holds(leaf.batch, proof),
+          ...{ batchId, dataHash, merklePath, merkleRoot, txid, beefHex, blockHeight, blockHash, confirmedAt },
+          ...{ leafIndex, count, anchorMode },
+        };
+      });
     },
 
-    async getBatchProof(request, { tenantId }) {
+    async getBatchProof(request, context) {
+      const { tenantId } = context;
       const batchId = idField('batch_id', request.batchId);
       const scope = [tenantId, 'verify/batch', batchId];
       const page = paging.open<number>(request, scope);
-      const batch = await database.read(tenantId, (tx) => findProvenBatch(tx, tenantId, batchId));
-      if (!batch) throw notFound('batch_id');
-      const first = page.after ?? 0;
-      const leaves = splitLeaves(batch.leaves).map((hash, index) => ({ hash, index }));
-      const cut = paging.close(leaves.slice(first, first + page.size + 1), page, scope, ({ index }) => index + 1);
-      return {
-        ...commonFields(batch),
-        leaves: cut.rows.map(({ hash }) => toHex(hash)),
-        nextPageToken: cut.nextPageToken,
-        segments: batch.segments.map(({ deviceId, previousHead, firstLeaf, leafCount }) => ({
-          deviceId,
-          previousHead: toHex(previousHead),
-          firstLeaf,
-          leafCount,
-        })),
-      };
+      return alone(context, async () => {
+        const batch = await database.read(tenantId, (tx) => findProvenBatch(tx, tenantId, batchId));
+        if (!batch) throw notFound('batch_id');
+        const first = page.after ?? 0;
+        const leaves = splitLeaves(batch.leaves).map((hash, index) => ({ hash, index }));
+        const cut = paging.close(leaves.slice(first, first + page.size + 1), page, scope, ({ index }) => index + 1);
+        return {
+          ...commonFields(batch),
+          leaves: cut.rows.map(({ hash }) => toHex(hash)),
+          nextPageToken: cut.nextPageToken,
+          segments: batch.segments.map(({ deviceId, previousHead, firstLeaf, leafCount }) => ({
+            deviceId,
+            previousHead: toHex(previousHead),
+            firstLeaf,
+            leafCount,
+          })),
+        };
+      });
     },
 
     getRolloutProof: (request, context) =>
@@ -186,12 +210,12 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
           ? pageOfTenant(tenantId, offset, size)
           : // Leaves that are packed between its statements would be counted twice.
             database.tenantSnapshot(tenantId, async (tx) => {
-              const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
+              const page = await leavesOfDevice(tx, tenantId, device, { offset, limit: size });
               // A deleted device keeps its proofs; a device without proofs must exist.
               if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
               return page;
             }));
-        return { proofs: await proveLeaves(leaves, (leaf, proof) => toProof(tenantId, leaf, proof)), total };
+        return { proofs: await proofsOf(tenantId, leaves), total };
       });
     },
 
