@@ -50,11 +50,15 @@ const toBatch = (row: BatchRow): ProvenBatch => ({
   confirmedAt: row.confirmed_at,
 });
 
-/** A leaf and its position. */
-export interface FoundLeaf {
+/** A leaf by its batch. */
+export interface ProvenLeaf {
   readonly batch: ProvenBatch;
   /** Position in the leaf vector. */
   readonly index: number;
+}
+
+/** A leaf and its device. */
+export interface FoundLeaf extends ProvenLeaf {
   readonly deviceId: string;
 }
 
@@ -172,40 +176,62 @@ export async function pageOfLeaves(
 }
 
 /** Batches that are read at once: in chain mode each may have a thousand segments, half a megabyte in memory. */
-const batchesAtOnce = 16;
+const batchesAtOnce = 64;
 
-/**
- * Yields proven leaves of places, the batches of some at a time; without those of batches that are not proven any more. Places of a batch
- * follow one another.
- */
-export async function* readLeaves(
-  database: Database,
-  tenantId: string,
-  places: readonly LeafPosition[],
-): AsyncGenerator<readonly FoundLeaf[]> {
-  const byBatch = Map.groupBy(places, ({ batchId }) => batchId);
-  for (const ids of pagesOf([...byBatch.keys()], batchesAtOnce)) {
-    yield await database.read(tenantId, async (tx) => {
-      const batches = await findProvenBatches(tx, tenantId, ids);
-      const found = ids.flatMap((id) => {
-        const batch = batches.get(id);
-        return batch ? byBatch.get(id)!.map(({ index }) => ({ batch, index })) : [];
-      });
-      return withDevices(tx, tenantId, found);
-    });
-  }
-}
-
-/** Returns the leaves with their devices. */
-async function withDevices(
+/** Reads proven leaves of places, without those of batches that are not proven any more. */
+type ReadLeaves<Leaf> = (
   tx: Transaction,
   tenantId: string,
-  places: readonly Omit<FoundLeaf, 'deviceId'>[],
-): Promise<FoundLeaf[]> {
-  const leaves = places.map(({ batch, index }) => ({
+  places: readonly LeafPosition[],
+) => Promise<readonly Leaf[]>;
+
+/** Leaves whose batches are read some at a time. */
+export interface LeafPages<Leaf> {
+  readonly first: readonly Leaf[];
+  readonly rest: readonly (readonly LeafPosition[])[];
+  readonly read: ReadLeaves<Leaf>;
+}
+
+/** Reads the first leaves of places, so that a usual page takes one transaction. */
+export async function firstLeaves<Leaf>(
+  tx: Transaction,
+  tenantId: string,
+  places: readonly LeafPosition[],
+  read: ReadLeaves<Leaf>,
+): Promise<LeafPages<Leaf>> {
+  const byBatch = Map.groupBy(places, ({ batchId }) => batchId);
+  const [first = [], ...rest] = [...pagesOf([...byBatch.values()], batchesAtOnce)].map((batches) => batches.flat());
+  return { first: first.length === 0 ? [] : await read(tx, tenantId, first), rest, read };
+}
+
+/** Yields all leaves, and reads those that are left. */
+export async function* allLeaves<Leaf>(
+  database: Database,
+  tenantId: string,
+  { first, rest, read }: LeafPages<Leaf>,
+): AsyncGenerator<readonly Leaf[]> {
+  yield first;
+  for (const places of rest) yield await database.read(tenantId, (tx) => read(tx, tenantId, places));
+}
+
+/** Returns leaves without their devices. */
+export const provenLeaves: ReadLeaves<ProvenLeaf> = async (tx, tenantId, places) => {
+  const batches = await findProvenBatches(tx, tenantId, [...new Set(places.map(({ batchId }) => batchId))]);
+  return places.flatMap(({ batchId, index }) => {
+    const batch = batches.get(batchId);
+    return batch ? [{ batch, index }] : [];
+  });
+};
+
+/** Returns leaves with their devices, which are looked up. */
+export const leavesWithDevices: ReadLeaves<FoundLeaf> = async (tx, tenantId, places) =>
+  withDevices(tx, tenantId, await provenLeaves(tx, tenantId, places));
+
+async function withDevices(tx: Transaction, tenantId: string, found: readonly ProvenLeaf[]): Promise<FoundLeaf[]> {
+  const leaves = found.map(({ batch, index }) => ({
     ...{ batchId: batch.batchId, index },
     hash: batch.leaves.subarray(index * 32, index * 32 + 32),
   }));
   const devices = await devicesOf(tx, tenantId, leaves);
-  return places.map((place) => ({ ...place, deviceId: devices.get(`${place.batch.batchId}/${place.index}`) ?? '' }));
+  return found.map((leaf) => ({ ...leaf, deviceId: devices.get(`${leaf.batch.batchId}/${leaf.index}`) ?? '' }));
 }

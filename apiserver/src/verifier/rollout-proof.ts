@@ -14,7 +14,15 @@ import { notFound, unavailable } from '../platform/errors.ts';
 import { idField } from '../platform/requests/fields.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import { type LeafProof, proveLeaves, type ProvenBatch } from './proof.ts';
-import { findRollout, pageOfResults, readLeaves, type ResultRow } from './proof-store.ts';
+import {
+  allLeaves,
+  findRollout,
+  firstLeaves,
+  pageOfResults,
+  type ProvenLeaf,
+  provenLeaves,
+  type ResultRow,
+} from './proof-store.ts';
 
 /** Where a page ends. */
 interface Cursor {
@@ -41,13 +49,15 @@ export async function rolloutProof(
   const rolloutId = idField('rollout_id', request.rolloutId);
   const scope = [tenantId, 'verify/rollouts', rolloutId];
   const page = paging.open<Cursor>(request, scope);
-  const { rollout, found } = await database.tenant(tenantId, async (tx) => {
+  const { rollout, found, rows, leaves } = await database.tenant(tenantId, async (tx) => {
     const rollout = await findRollout(tx, tenantId, rolloutId);
     if (!rollout) throw notFound('rollout_id');
-    return { rollout, found: await pageOfResults(tx, tenantId, rolloutId, page.after?.resultId, page.size + 1) };
+    const found = await pageOfResults(tx, tenantId, rolloutId, page.after?.resultId, page.size + 1);
+    const rows = found.slice(0, page.size);
+    const places = rows.flatMap(({ batchId, leafIndex }) => (batchId === null ? [] : [{ batchId, index: leafIndex! }]));
+    return { rollout, found, rows, leaves: await firstLeaves(tx, tenantId, places, provenLeaves) };
   });
-  const rows = found.slice(0, page.size);
-  const { proofs, batches } = await proofsOf(database, tenantId, rows);
+  const { proofs, batches } = await proofsOf(rows, allLeaves(database, tenantId, leaves));
   const { headers, span } = await database.tenant(tenantId, (tx) => headersOf(tx, batches, page.after?.headers));
   const cut = paging.close(found, page, scope, ({ resultId }) => ({ resultId, ...(span && { headers: span }) }));
   return {
@@ -67,15 +77,13 @@ type ShownBatch = Omit<ProvenBatch, 'leaves' | 'segments'>;
 
 /** Returns the proofs of results by their ids, and their batches, of which few are in memory at a time with their leaves. */
 async function proofsOf(
-  database: Database,
-  tenantId: string,
   rows: readonly ResultRow[],
+  pages: AsyncIterable<readonly ProvenLeaf[]>,
 ): Promise<{ proofs: ReadonlyMap<string, LeafProof>; batches: readonly ShownBatch[] }> {
   const idOf = (batchId: string, index: number): string => `${batchId}/${index}`;
-  const places = rows.flatMap(({ batchId, leafIndex }) => (batchId === null ? [] : [{ batchId, index: leafIndex! }]));
   const byPlace = new Map<string, LeafProof>();
   const batches = new Map<string, ShownBatch>();
-  for await (const leaves of readLeaves(database, tenantId, places)) {
+  for await (const leaves of pages) {
     for (const { batch } of leaves) {
       const { leaves: _leaves, segments: _segments, ...shown } = batch;
       batches.set(batch.batchId, shown);

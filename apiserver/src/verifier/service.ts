@@ -32,15 +32,30 @@ import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
-import type { LeafPosition } from '../telemetry/leaves/device-leaves.ts';
 import { countLeaves, storedLeafCount } from '../telemetry/leaves/leaf-count.ts';
 import { leavesOfDevice } from '../telemetry/leaves/leaf-store.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { buildBundle } from './bundle.ts';
 import { beefOf, createProver, holds, type LeafProof, proveLeaves, type ProvenBatch, splitLeaves } from './proof.ts';
-import { findLeaf, findProvenBatch, type FoundLeaf, pageOfLeaves, readLeaves } from './proof-store.ts';
+import {
+  allLeaves,
+  findLeaf,
+  findProvenBatch,
+  firstLeaves,
+  type FoundLeaf,
+  type LeafPages,
+  leavesWithDevices,
+  pageOfLeaves,
+  provenLeaves,
+} from './proof-store.ts';
 import { rolloutProof } from './rollout-proof.ts';
+
+/** A page of leaves, and the number of all. */
+interface Page {
+  readonly leaves: LeafPages<FoundLeaf>;
+  readonly total: number;
+}
 
 const defaultLimit = 50;
 const maximumLimit = 500;
@@ -108,21 +123,29 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
     return buildBundle({ tenantId, deviceId, batch, proof, point, headers, tip });
   };
 
-  /** Returns the places of a page of all proven leaves of a tenant, and their number. */
-  const pageOfTenant = async (tenantId: string, offset: number, limit: number) => {
+  /** Returns a page of all proven leaves of a tenant, and their number. */
+  const pageOfTenant = async (tenantId: string, offset: number, limit: number): Promise<Page> => {
     const stored = await database.tenant(tenantId, (tx) => storedLeafCount(tx, tenantId));
     const total = stored ?? (await database.system((tx) => countLeaves(tx, tenantId)));
-    if (offset >= total) return { leaves: [], total };
-    return { leaves: await database.tenant(tenantId, (tx) => pageOfLeaves(tx, tenantId, offset, limit)), total };
+    const leaves = await database.tenant(tenantId, async (tx) => {
+      const places = offset >= total ? [] : await pageOfLeaves(tx, tenantId, offset, limit);
+      return firstLeaves(tx, tenantId, places, leavesWithDevices);
+    });
+    return { leaves, total };
   };
-  /** Returns the proofs of leaves in their order. */
-  const proofsOf = async (tenantId: string, places: readonly LeafPosition[]) => {
-    const proofs: ReturnType<typeof toProof>[] = [];
-    for await (const leaves of readLeaves(database, tenantId, places)) {
-      proofs.push(...(await proveLeaves(leaves, (leaf, proof) => toProof(tenantId, leaf, proof))));
-    }
-    return proofs;
-  };
+
+  /** Returns a page of the proven leaves of a device, and their number. */
+  const pageOfDevice = (tenantId: string, deviceId: string, offset: number, limit: number): Promise<Page> =>
+    // Leaves that are packed between its statements would be counted twice.
+    database.tenantSnapshot(tenantId, async (tx) => {
+      const { leaves: places, total } = await leavesOfDevice(tx, tenantId, deviceId, { offset, limit });
+      // A deleted device keeps its proofs; a device without proofs must exist.
+      if (total === 0 && !(await findDevice(tx, tenantId, deviceId))) throw notFound('device_id');
+      const leaves = await firstLeaves(tx, tenantId, places, async (...from) =>
+        (await provenLeaves(...from)).map((leaf) => ({ ...leaf, deviceId })),
+      );
+      return { leaves, total };
+    });
 
   const handlers: Implementation<typeof VerifierService> = {
     async verifyHash(request, context) {
@@ -206,16 +229,14 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
       const size = Math.min(limit === 0 ? defaultLimit : limit, maximumLimit);
       const device = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
       return inTurn(context, async () => {
-        const { leaves, total } = await (device === undefined
+        const page = await (device === undefined
           ? pageOfTenant(tenantId, offset, size)
-          : // Leaves that are packed between its statements would be counted twice.
-            database.tenantSnapshot(tenantId, async (tx) => {
-              const page = await leavesOfDevice(tx, tenantId, device, { offset, limit: size });
-              // A deleted device keeps its proofs; a device without proofs must exist.
-              if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
-              return page;
-            }));
-        return { proofs: await proofsOf(tenantId, leaves), total };
+          : pageOfDevice(tenantId, device, offset, size));
+        const proofs: ReturnType<typeof toProof>[] = [];
+        for await (const leaves of allLeaves(database, tenantId, page.leaves)) {
+          proofs.push(...(await proveLeaves(leaves, (leaf, proof) => toProof(tenantId, leaf, proof))));
+        }
+        return { proofs, total: page.total };
       });
     },
 

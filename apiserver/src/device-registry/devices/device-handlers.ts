@@ -38,7 +38,7 @@ const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'me
 const updatableByLimited: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
 const maximumMetadataBytes = 16_384;
 /** Devices of a page that waits for no turn: each has up to 32 KiB of tags and metadata. */
-const smallPage = 5;
+const smallPage = 10;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {

@@ -100,8 +100,8 @@ export async function assignedPackages(
   tenantId: string,
   deviceId: string,
 ): Promise<AssignedPackage[]> {
-  const query = tx.query<Omit<AssignedPackage, 'trusted_signing_keys'> & Record<string, unknown>>(
-    `SELECT p.*, ${assignments.columns},
+  const { rows } = await tx.query<AssignedPackage & Record<string, unknown>>(
+    `SELECT p.*, t.trusted_signing_keys, ${assignments.columns},
        CASE WHEN a.slot = 'override' THEN p.version <> CASE p.type WHEN 'fw' THEN d.firmware_version ELSE d.software_version END
          ELSE coalesce(m.state IN ('scheduled', 'sent', 'downloading'), false) END AS is_awaited
      FROM (SELECT $2::uuid AS device_id) AS w ${assignments.from}
@@ -111,7 +111,7 @@ export async function assignedPackages(
      ORDER BY a.created_at DESC, a.slot`,
     [tenantId, deviceId],
   );
-  return withTrustedKeys(tx, tenantId, query);
+  return rows;
 }
 
 /** Returns the assignments of each of these devices, the latest first, in the order of the devices. */
