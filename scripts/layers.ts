@@ -120,14 +120,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     'device-link/ota/packages',
   ],
   'device-link/ota/rollouts/stores': [
-    ...[
-      'platform/*',
-      'policies',
-      'control',
-      'device-registry/devices',
-      'device-link/commands',
-      'device-link/ota/packages',
-    ],
+    ...['platform/*', 'control', 'device-registry/devices', 'device-link/commands', 'device-link/ota/packages'],
     'device-link/ota/rollouts/decisions',
   ],
   'device-link/ota/rollouts/planning': [

@@ -39,6 +39,32 @@ const lists: readonly List[] = [
     order: 'created_at, correlation_id',
   },
   {
+    ...{ route: 'devices', field: 'devices', id: 'device_id', table: 'devices', rows: 200 },
+    columns: {
+      ...{ device_id: 'gen_random_uuid()', hardware_id: `'large ' || n`, deleted_at: 'NULL' },
+      ...{ tags: `'{}'::jsonb`, metadata: texts(15) },
+    },
+    order: 'device_id',
+  },
+  {
+    ...{ route: 'customers', field: 'customers', id: 'customer_id', table: 'customers', rows: 200 },
+    columns: { customer_id: 'gen_random_uuid()', name: `'large ' || n`, contact: `repeat(md5(n::text), 512)` },
+    order: 'customer_id',
+  },
+  {
+    ...{ route: 'device-groups', field: 'device_groups', id: 'group_id', table: 'device_groups', rows: 200 },
+    columns: {
+      ...{ group_id: 'gen_random_uuid()', name: `'large ' || n`, query: 'NULL' },
+      description: `repeat(md5(n::text), 512)`,
+    },
+    order: 'group_id',
+  },
+  {
+    ...{ route: 'ota/rollouts/{rollout_id}/devices', field: 'devices', id: 'device_id', table: 'ota_rollout_devices' },
+    ...{ rows: 200, order: 'device_id' },
+    columns: { device_id: 'gen_random_uuid()', error: `repeat(md5(n::text), 512)` },
+  },
+  {
     ...{ route: 'assets', field: 'assets', id: 'asset_id', table: 'assets', rows: 100 },
     columns: { asset_id: 'gen_random_uuid()', tags: texts(64) },
     order: 'asset_id',
@@ -89,6 +115,7 @@ describe('lists of large rows', function () {
   let process: TestProcess;
   let token: string;
   let deviceId: string;
+  let rolloutId: string;
 
   before(async () => {
     test = await createTestDatabase();
@@ -103,6 +130,12 @@ describe('lists of large rows', function () {
         [tenantId],
       );
       deviceId = devices[0]!.id;
+      const { rows: rollouts } = await tx.query<{ id: string }>(
+        `UPDATE ota_rollout_devices SET rollout_id = (SELECT rollout_id FROM ota_rollouts WHERE tenant_id = $1 LIMIT 1)
+         WHERE tenant_id = $1 RETURNING rollout_id AS id`,
+        [tenantId],
+      );
+      rolloutId = rollouts[0]!.id;
       for (const { table, columns, rows } of lists) {
         const record = Object.entries(columns).map(([name, value]) => `'${name}', ${value}`);
         const { rows: stored } = await tx.query<{ name: string }>(
@@ -135,7 +168,8 @@ describe('lists of large rows', function () {
 
   for (const { route, field, id, table, order } of lists) {
     it(`ends pages of ${field} early, and none is missing`, async () => {
-      const path = `http://127.0.0.1:${process.ports.restPort}/api/v1/${route.replace('{device_id}', deviceId)}`;
+      const filled = route.replace('{device_id}', deviceId).replace('{rollout_id}', rolloutId);
+      const path = `http://127.0.0.1:${process.ports.restPort}/api/v1/${filled}`;
       const ids: string[] = [];
       let pages = 0;
       let pageToken = '';

@@ -27,6 +27,7 @@ import {
   applyTemplate,
   provisioningDispatcher,
 } from '../device-link/provisioning/testing/test-fixtures.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { eventually } from '../platform/testing/eventually.ts';
@@ -362,6 +363,33 @@ describe('device registry service', () => {
     for (const [name, request, want] of cases) {
       it(`shows ${name}`, async () => expect(await names(request())).to.deep.equal(want));
     }
+
+    it('is read by one transaction: its rows wait for no other connection', async () => {
+      let hasRows = false;
+      let readsWithRows = 0;
+      const database = Object.assign(Object.create(test.database) as typeof test.database, {
+        read: <T>(tenant: string, work: (tx: Transaction) => Promise<T>) => {
+          if (hasRows) readsWithRows += 1;
+          return test.database.read(tenant, (tx) => {
+            const query: Transaction['query'] = (text, values) => {
+              hasRows ||= text.includes('FROM devices d');
+              return tx.query(text, values);
+            };
+            return work({ hint: (...args) => tx.hint(...args), query });
+          });
+        },
+      });
+      const platform = testPlatform(database, clock);
+      const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+      const counted = new ServiceRegistry();
+      const membership = new RolloutMembership(platform.clock);
+      createDeviceRegistry(platform, createProfileReader(database), membership, usage).register(counted);
+      const context = internalContext({ ...publicCaller, kind: 'user', tenantId });
+      const request = create(method.listDevices.input, { profileId: pumps.profileId });
+      const { devices: found } = await counted.unary(method.listDevices, request, context);
+      expect(found.map(({ effectiveTags }) => effectiveTags['site'])).to.deep.equal(['south', 'south']);
+      expect({ hasRows, readsWithRows }).to.deep.equal({ hasRows: true, readsWithRows: 0 });
+    });
 
     it('is paged, with tokens bound to its filters and its tenant', async () => {
       const first = await call(method.listDevices, { pageSize: 3 });

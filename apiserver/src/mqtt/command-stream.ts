@@ -92,10 +92,19 @@ export class CommandStream {
 
   /** Throws once the stream has ended, however it did. */
   private async read(replies: AsyncIterable<Message>, opened: () => void, { command }: StreamEvents): Promise<void> {
-    for await (const reply of replies as AsyncIterable<ConnectResponse>) {
-      const { event } = reply;
+    const iterator = (replies as AsyncIterable<ConnectResponse>)[Symbol.asyncIterator]();
+    /** Takes the next reply. Apart from the loop, which would keep a command while it waits for room. */
+    const takeNext = async (): Promise<boolean> => {
+      const next = await iterator.next();
+      if (next.done === true) return false;
+      const { event } = next.value;
       if (event.case === 'ready') opened();
-      else if (event.case === 'command') await command(event.value);
+      return event.case === 'command' ? command(event.value).then(() => true) : true;
+    };
+    try {
+      while (await takeNext());
+    } finally {
+      await iterator.return?.();
     }
     throw new KelletError('UNAVAILABLE', 'the stream of commands has ended');
   }

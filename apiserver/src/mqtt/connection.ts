@@ -615,11 +615,18 @@ export class Connection {
   /** Publishes a command. Resolves once there is room for the next one. */
   private async deliver(command: RpcRecord): Promise<void> {
     while (this.state === 'judging') await this.untilRoused();
+    const session = this.accepted?.device?.session;
+    // Its text alone waits for room: as an object a command takes far more.
+    return session && this.publishCommand(command.correlationId, commandMessage(command, session));
+  }
+
+  private async publishCommand(
+    correlationId: string,
+    { topic, payload, isDelta }: ReturnType<typeof commandMessage>,
+  ): Promise<void> {
     const { accepted } = this;
     if (!accepted?.device) return;
-    const { session } = accepted.device;
-    const { topic, payload, isDelta } = commandMessage(command, session);
-    const qos = qosOf(session.subscriptions, topic);
+    const qos = qosOf(accepted.device.session.subscriptions, topic);
     const most = Math.min(accepted.request.receiveMaximum, connectionLimits.sendMaximum);
     while (this.state === 'open' && (this.stream.writableNeedDrain || (qos === 1 && this.sent.size >= most))) {
       await this.untilRoused();
@@ -627,7 +634,7 @@ export class Connection {
     if (this.state !== 'open' || qos === undefined) return;
     // For a delta of attributes the PUBACK is the confirmation, because the device sends no response.
     const confirm = (): void => {
-      if (isDelta) this.confirm(command.correlationId, accepted.publisher);
+      if (isDelta) this.confirm(correlationId, accepted.publisher);
     };
     if (qos === 0) {
       this.send(message(topic, payload, 0));

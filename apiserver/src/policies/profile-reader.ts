@@ -47,7 +47,7 @@ export interface TransactionalProfileReader extends ProfileReader {
     lock?: 'FOR KEY SHARE',
   ): Promise<ProfileFacts | undefined>;
   /** Returns what is shown of those of the profiles that exist, by their ids. Reads no schemas, which take up to a megabyte each. */
-  shown(tenantId: string, profileIds: readonly string[]): Promise<ReadonlyMap<string, ShownProfile>>;
+  shown(tx: Transaction, tenantId: string, profileIds: readonly string[]): Promise<ReadonlyMap<string, ShownProfile>>;
   /** Keeps those of the profiles that exist from being deleted until the transaction ends, and returns their ids. */
   hold(tx: Transaction, tenantId: string, profileIds: readonly string[]): Promise<ReadonlySet<string>>;
   /** Returns for each tag the ids of the profiles, or of some of them, that have it among their default tags. */

@@ -54,6 +54,19 @@ describe('the limits of rules', function () {
     expect((await rules.alarms({ ruleId }))[0]!.count).to.equal(100);
   });
 
+  it('have their actions copied by the database, which take far more as objects', async () => {
+    await rules.makeRule({ actions: largeActions });
+    await feed(rules.test.database, 'acme', await rules.makeDevice(), hot(3));
+    const { database, bytes } = countBytesRead(rules.test.database);
+    await evaluate(database);
+    expect(bytes()).to.be.below(50_000);
+    const copied = await rules.query<{ actions: number; same: number }>(
+      `SELECT count(*)::int4 AS actions, count(*) FILTER (WHERE actions @> jsonb_build_array(action))::int4 AS same
+       FROM rule_actions JOIN rules USING (tenant_id, rule_id)`,
+    );
+    expect(copied).to.deep.equal([{ actions: 30, same: 30 }]);
+  });
+
   it('leave out actions while 64 MiB of them wait', async () => {
     await rules.makeRule({ actions: largeActions });
     const device = await rules.makeDevice();

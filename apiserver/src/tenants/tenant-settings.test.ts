@@ -16,6 +16,15 @@ describe('tenant settings', () => {
   it('accepts Ed25519 public keys', () => {
     checkSigningKeys([pem('ed25519', 'publicKey'), `\n${pem('ed25519', 'publicKey')}`]);
   });
+  it('accepts few signing keys, and nothing but a key in each', () => {
+    const key = pem('ed25519', 'publicKey');
+    const most = `${key}${'x'.repeat(1024 - key.length)}`;
+    checkSigningKeys(Array.from({ length: 16 }, () => most));
+    expect(() => checkSigningKeys(Array.from({ length: 17 }, () => key))).to.throw(
+      'trusted_signing_keys must have at most 16 entries',
+    );
+    expect(() => checkSigningKeys([key, `${most}x`])).to.throw('trusted_signing_keys[1]');
+  });
   for (const [name, key] of [
     ['another curve', pem('x25519', 'publicKey')],
     ['a private key', pem('ed25519', 'privateKey')],

@@ -2,7 +2,7 @@
 import { createPublicKey } from 'node:crypto';
 import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { invalidArgument } from '../platform/errors.ts';
-import { textMapField } from '../platform/requests/fields.ts';
+import { textField, textMapField } from '../platform/requests/fields.ts';
 import { maximumBatchSeconds } from '../policies/batch-seconds.ts';
 import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
 
@@ -46,14 +46,19 @@ export function checkBatchSeconds(seconds: number): void {
   if (seconds > maximumBatchSeconds) throw invalidArgument(`batch_seconds must be at most ${maximumBatchSeconds}`);
 }
 
+/** As in the custom resource definition. Each key may have to be tried for each package, and what follows a key in PEM is ignored. */
+const maximumSigningKeys = 16;
+const maximumKeyCharacters = 1024;
+
 /** Checks public keys for signatures of artifacts: Ed25519 in PEM. Throws INVALID_ARGUMENT naming the field. */
 export function checkSigningKeys(keys: readonly string[]): void {
-  if (keys.length > 100) throw invalidArgument('trusted_signing_keys must have at most 100 entries');
-  keys.forEach((pem, index) => {
-    if (!isEd25519PublicKey(pem)) {
-      throw invalidArgument(`trusted_signing_keys[${index}] must be an Ed25519 public key in PEM`);
-    }
-  });
+  if (keys.length > maximumSigningKeys)
+    throw invalidArgument(`trusted_signing_keys must have at most ${maximumSigningKeys} entries`);
+  for (const [index, pem] of keys.entries()) {
+    const field = `trusted_signing_keys[${index}]`;
+    textField(field, pem, { maximum: maximumKeyCharacters });
+    if (!isEd25519PublicKey(pem)) throw invalidArgument(`${field} must be an Ed25519 public key in PEM`);
+  }
 }
 
 function isEd25519PublicKey(pem: string): boolean {

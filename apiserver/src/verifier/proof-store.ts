@@ -1,7 +1,9 @@
 // SQL of the verifier: confirmed batches and their leaves. Unconfirmed batches are invisible here.
 import { type AnchorMode, fromHex } from '@kellet/verify';
-import type { Transaction } from '../platform/database/database.ts';
-import { devicesOf, leavesOfDevice, leavesOfHash } from '../telemetry/leaves/leaf-store.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { pagesOf } from '../platform/pages-of.ts';
+import type { LeafPosition } from '../telemetry/leaves/device-leaves.ts';
+import { devicesOf, leavesOfHash } from '../telemetry/leaves/leaf-store.ts';
 import type { ProvenBatch } from './proof.ts';
 
 interface BatchRow {
@@ -48,11 +50,15 @@ const toBatch = (row: BatchRow): ProvenBatch => ({
   confirmedAt: row.confirmed_at,
 });
 
-/** A leaf and its position. */
-export interface FoundLeaf {
+/** A leaf by its batch. */
+export interface ProvenLeaf {
   readonly batch: ProvenBatch;
   /** Position in the leaf vector. */
   readonly index: number;
+}
+
+/** A leaf and its device. */
+export interface FoundLeaf extends ProvenLeaf {
   readonly deviceId: string;
 }
 
@@ -89,7 +95,7 @@ export async function findProvenBatch(
 }
 
 /** Returns those of the batches that are confirmed, by id. */
-export async function findProvenBatches(
+async function findProvenBatches(
   tx: Transaction,
   tenantId: string,
   batchIds: readonly string[],
@@ -145,66 +151,87 @@ export async function pageOfResults(
   return rows;
 }
 
-/** Returns a page of all leaves, latest batches first, ordered by position in the leaf vectors. */
+/** Returns the places of a page of all leaves, latest batches first, ordered by position in the leaf vectors. */
 export async function pageOfLeaves(
   tx: Transaction,
   tenantId: string,
   offset: number,
   limit: number,
-): Promise<FoundLeaf[]> {
+): Promise<LeafPosition[]> {
   // Each batch has a leaf, so that as many batches are enough as leaves are skipped and wanted.
-  const { rows } = await tx.query<BatchRow & { first: number; last: number }>(
-    `SELECT ${batchColumns}, greatest(0, $2 - place.before)::int4 AS first,
+  const { rows } = await tx.query<{ batch_id: string; first: number; last: number }>(
+    `SELECT batch_id, greatest(0, $2 - place.before)::int4 AS first,
        (least(place.leaves, $2 + $3 - place.before) - 1)::int4 AS last
      FROM (SELECT batch_id, leaves, sum(leaves) OVER (ORDER BY created_at DESC, batch_id DESC) - leaves AS before
            FROM (SELECT created_at, batch_id, octet_length(leaves) / 32 AS leaves FROM anchor_batches
                  WHERE tenant_id = $1 AND status = 'confirmed'
                  ORDER BY created_at DESC, batch_id DESC LIMIT $2::int8 + $3) AS newest) AS place
-     JOIN anchor_batches AS batch USING (batch_id)
      WHERE place.before < $2::int8 + $3 AND place.before + place.leaves > $2::int8
      ORDER BY place.before`,
     [tenantId, offset, limit],
   );
-  const places = rows.flatMap((row) => {
-    const batch = toBatch(row);
-    return Array.from({ length: row.last - row.first + 1 }, (_, i) => ({ batch, index: row.first + i }));
-  });
-  return withDevices(tx, tenantId, places);
+  return rows.flatMap(({ batch_id: batchId, first, last }) =>
+    Array.from({ length: last - first + 1 }, (_, i) => ({ batchId, index: first + i })),
+  );
 }
 
-/** Returns the leaves with their devices. */
-async function withDevices(
+/** Batches that are read at once: in chain mode each may have a thousand segments, half a megabyte in memory. */
+const batchesAtOnce = 64;
+
+/** Reads proven leaves of places, without those of batches that are not proven any more. */
+type ReadLeaves<Leaf> = (
   tx: Transaction,
   tenantId: string,
-  places: readonly Omit<FoundLeaf, 'deviceId'>[],
-): Promise<FoundLeaf[]> {
-  const leaves = places.map(({ batch, index }) => ({
+  places: readonly LeafPosition[],
+) => Promise<readonly Leaf[]>;
+
+/** Leaves whose batches are read some at a time. */
+export interface LeafPages<Leaf> {
+  readonly first: readonly Leaf[];
+  readonly rest: readonly (readonly LeafPosition[])[];
+  readonly read: ReadLeaves<Leaf>;
+}
+
+/** Reads the first leaves of places, so that a usual page takes one transaction. */
+export async function firstLeaves<Leaf>(
+  tx: Transaction,
+  tenantId: string,
+  places: readonly LeafPosition[],
+  read: ReadLeaves<Leaf>,
+): Promise<LeafPages<Leaf>> {
+  const byBatch = Map.groupBy(places, ({ batchId }) => batchId);
+  const [first = [], ...rest] = [...pagesOf([...byBatch.values()], batchesAtOnce)].map((batches) => batches.flat());
+  return { first: first.length === 0 ? [] : await read(tx, tenantId, first), rest, read };
+}
+
+/** Yields all leaves, and reads those that are left. */
+export async function* allLeaves<Leaf>(
+  database: Database,
+  tenantId: string,
+  { first, rest, read }: LeafPages<Leaf>,
+): AsyncGenerator<readonly Leaf[]> {
+  yield first;
+  for (const places of rest) yield await database.read(tenantId, (tx) => read(tx, tenantId, places));
+}
+
+/** Returns leaves without their devices. */
+export const provenLeaves: ReadLeaves<ProvenLeaf> = async (tx, tenantId, places) => {
+  const batches = await findProvenBatches(tx, tenantId, [...new Set(places.map(({ batchId }) => batchId))]);
+  return places.flatMap(({ batchId, index }) => {
+    const batch = batches.get(batchId);
+    return batch ? [{ batch, index }] : [];
+  });
+};
+
+/** Returns leaves with their devices, which are looked up. */
+export const leavesWithDevices: ReadLeaves<FoundLeaf> = async (tx, tenantId, places) =>
+  withDevices(tx, tenantId, await provenLeaves(tx, tenantId, places));
+
+async function withDevices(tx: Transaction, tenantId: string, found: readonly ProvenLeaf[]): Promise<FoundLeaf[]> {
+  const leaves = found.map(({ batch, index }) => ({
     ...{ batchId: batch.batchId, index },
     hash: batch.leaves.subarray(index * 32, index * 32 + 32),
   }));
   const devices = await devicesOf(tx, tenantId, leaves);
-  return places.map((place) => ({ ...place, deviceId: devices.get(`${place.batch.batchId}/${place.index}`) ?? '' }));
-}
-
-/** Returns a page of the proven leaves of one device, latest batches first, and their total number. */
-export async function pageOfDeviceLeaves(
-  tx: Transaction,
-  tenantId: string,
-  deviceId: string,
-  offset: number,
-  limit: number,
-): Promise<{ leaves: FoundLeaf[]; total: number }> {
-  const { leaves, total } = await leavesOfDevice(tx, tenantId, deviceId, { offset, limit });
-  const batches = await findProvenBatches(
-    tx,
-    tenantId,
-    leaves.map(({ batchId }) => batchId),
-  );
-  return {
-    leaves: leaves.flatMap(({ batchId, index }) => {
-      const batch = batches.get(batchId);
-      return batch ? [{ batch, index, deviceId }] : [];
-    }),
-    total,
-  };
+  return found.map((leaf) => ({ ...leaf, deviceId: devices.get(`${leaf.batch.batchId}/${leaf.index}`) ?? '' }));
 }

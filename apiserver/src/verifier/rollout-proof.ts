@@ -14,7 +14,15 @@ import { notFound, unavailable } from '../platform/errors.ts';
 import { idField } from '../platform/requests/fields.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import { type LeafProof, proveLeaves, type ProvenBatch } from './proof.ts';
-import { findProvenBatches, findRollout, pageOfResults, type ResultRow } from './proof-store.ts';
+import {
+  allLeaves,
+  findRollout,
+  firstLeaves,
+  pageOfResults,
+  type ProvenLeaf,
+  provenLeaves,
+  type ResultRow,
+} from './proof-store.ts';
 
 /** Where a page ends. */
 interface Cursor {
@@ -41,19 +49,16 @@ export async function rolloutProof(
   const rolloutId = idField('rollout_id', request.rolloutId);
   const scope = [tenantId, 'verify/rollouts', rolloutId];
   const page = paging.open<Cursor>(request, scope);
-  const { rollout, found, rows, batches, headers, span } = await database.tenant(tenantId, async (tx) => {
+  const { rollout, found, rows, leaves } = await database.tenant(tenantId, async (tx) => {
     const rollout = await findRollout(tx, tenantId, rolloutId);
     if (!rollout) throw notFound('rollout_id');
     const found = await pageOfResults(tx, tenantId, rolloutId, page.after?.resultId, page.size + 1);
     const rows = found.slice(0, page.size);
-    const batches = await findProvenBatches(tx, tenantId, [...new Set(rows.flatMap((row) => row.batchId ?? []))]);
-    return { rollout, found, rows, batches, ...(await headersOf(tx, [...batches.values()], page.after?.headers)) };
+    const places = rows.flatMap(({ batchId, leafIndex }) => (batchId === null ? [] : [{ batchId, index: leafIndex! }]));
+    return { rollout, found, rows, leaves: await firstLeaves(tx, tenantId, places, provenLeaves) };
   });
-  const places = rows.flatMap((row) => {
-    const batch = batches.get(row.batchId ?? '');
-    return batch ? [{ row, batch, index: row.leafIndex! }] : [];
-  });
-  const proofs = new Map(await proveLeaves(places, ({ row }, proof) => [row.resultId, proof]));
+  const { proofs, batches } = await proofsOf(rows, allLeaves(database, tenantId, leaves));
+  const { headers, span } = await database.tenant(tenantId, (tx) => headersOf(tx, batches, page.after?.headers));
   const cut = paging.close(found, page, scope, ({ resultId }) => ({ resultId, ...(span && { headers: span }) }));
   return {
     schemaVersion: ROLLOUT_PROOF_SCHEMA_VERSION,
@@ -61,10 +66,37 @@ export async function rolloutProof(
     rolloutId,
     packageId: rollout.packageId,
     results: rows.map((row) => toResult(tenantId, row, proofs.get(row.resultId))),
-    batches: [...batches.values()].map(toBatch),
+    batches: batches.toSorted((a, b) => a.blockHeight - b.blockHeight || (a.batchId < b.batchId ? -1 : 1)).map(toBatch),
     blockHeaderChain: headers.map(({ height, raw }) => ({ height, header: toHex(raw) })),
     nextPageToken: cut.nextPageToken,
   };
+}
+
+/** What is shown of a batch: without its leaves and segments. */
+type ShownBatch = Omit<ProvenBatch, 'leaves' | 'segments'>;
+
+/** Returns the proofs of results by their ids, and their batches, of which few are in memory at a time with their leaves. */
+async function proofsOf(
+  rows: readonly ResultRow[],
+  pages: AsyncIterable<readonly ProvenLeaf[]>,
+): Promise<{ proofs: ReadonlyMap<string, LeafProof>; batches: readonly ShownBatch[] }> {
+  const idOf = (batchId: string, index: number): string => `${batchId}/${index}`;
+  const byPlace = new Map<string, LeafProof>();
+  const batches = new Map<string, ShownBatch>();
+  for await (const leaves of pages) {
+    for (const { batch } of leaves) {
+      const { leaves: _leaves, segments: _segments, ...shown } = batch;
+      batches.set(batch.batchId, shown);
+    }
+    await proveLeaves(leaves, ({ batch, index }, proof) => byPlace.set(idOf(batch.batchId, index), proof));
+  }
+  const proofs = new Map(
+    rows.flatMap(({ resultId, batchId, leafIndex }) => {
+      const proof = batchId === null ? undefined : byPlace.get(idOf(batchId, leafIndex!));
+      return proof ? [[resultId, proof] as const] : [];
+    }),
+  );
+  return { proofs, batches: [...batches.values()] };
 }
 
 type StoredHeaders = Awaited<ReturnType<typeof storedHeaders>>;
@@ -74,7 +106,7 @@ const isReorganised = () => unavailable('the chain is being reorganised: try aga
 /** Returns the headers that these batches need beyond those of the pages so far, and what all of them then span. */
 async function headersOf(
   tx: Transaction,
-  batches: readonly ProvenBatch[],
+  batches: readonly ShownBatch[],
   before: Span | undefined,
 ): Promise<{ headers: StoredHeaders; span: Span | undefined }> {
   if (batches.length === 0) return { headers: [], span: before };
@@ -91,7 +123,7 @@ async function headersOf(
   const blocks = new Map(headers.map((header) => [header.height, header.blockHash]));
   // A change below the last header of the previous page also changes that header's hash.
   if (before && blocks.get(before.last) !== before.lastHash) throw isReorganised();
-  const isKnown = ({ blockHeight }: ProvenBatch) =>
+  const isKnown = ({ blockHeight }: ShownBatch) =>
     before !== undefined && blockHeight >= before.first && blockHeight <= before.last;
   if (batches.some((batch) => !isKnown(batch) && blocks.get(batch.blockHeight) !== batch.blockHash)) {
     throw isReorganised();
@@ -121,7 +153,7 @@ function toResult(
   return { ...result, batchId: row.batchId!, leafIndex: proof.leafIndex, merklePath };
 }
 
-const toBatch = (batch: ProvenBatch) => ({
+const toBatch = (batch: ShownBatch) => ({
   batchId: batch.batchId,
   anchorMode: AnchoringPolicy_Mode[batch.mode],
   count: batch.count,

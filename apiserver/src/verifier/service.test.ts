@@ -49,6 +49,7 @@ import {
 } from '../chain-anchor/testing/anchoring.ts';
 import { s3SettingsOf } from '../config/config.ts';
 import { sleep } from '../platform/clock.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
 import { openStore } from '../platform/object-store/open-store.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
@@ -60,6 +61,18 @@ import { doColdWork } from '../telemetry/cold/cold-work.ts';
 import { createVerifier } from './service.ts';
 
 const method = VerifierService.method;
+
+/** Returns how many statements like this wait for a lock. */
+async function readersWaiting(tx: Transaction, statement: string): Promise<number> {
+  // A transaction sees the activity of its first look otherwise.
+  await tx.query('SELECT pg_stat_clear_snapshot()');
+  const { rows } = await tx.query<{ number: number }>(
+    `SELECT count(*)::int4 AS number FROM pg_stat_activity
+     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1`,
+    [statement],
+  );
+  return rows[0]!.number;
+}
 
 describe('verifier', function () {
   this.timeout(60_000);
@@ -566,6 +579,23 @@ describe('verifier', function () {
     expect(await outcomeOf(bundle(other.leaves[1]!))).to.equal('OK');
   });
 
+  it('makes few single proofs of a tenant at once', async () => {
+    const { database } = anchoring.platform;
+    const prove = () => {
+      const request = create(GetBatchProofRequestSchema, { batchId: batches[2]!.batchId });
+      return outcomeOf(anchoring.registry.unary(method.getBatchProof, request, asAdmin()));
+    };
+    let proofs: Promise<string[]> | undefined;
+    await database.system(async (tx) => {
+      await tx.query('LOCK TABLE anchor_batches IN ACCESS EXCLUSIVE MODE');
+      proofs = Promise.all(Array.from({ length: 8 }, prove));
+      await eventually(async () => (await readersWaiting(tx, '%batch_id = $2 AND status%')) >= 4);
+      await sleep(200);
+      expect(await readersWaiting(tx, '%batch_id = $2 AND status%')).to.equal(4);
+    });
+    expect(await proofs).to.deep.equal(Array.from({ length: 8 }, () => 'OK'));
+  });
+
   it('makes the pages of a tenant one after the other, beside those of others', async () => {
     const { database } = anchoring.platform;
     const list = (tenant: string, deviceId: string) => {
@@ -577,18 +607,9 @@ describe('verifier', function () {
       // Reads of leaves wait for this.
       await tx.query('LOCK TABLE anchor_batches IN ACCESS EXCLUSIVE MODE');
       pages = Promise.all([...Array.from({ length: 4 }, () => list(tenantId, deviceA)), list('other', newId())]);
-      const reading = async () => {
-        // A transaction sees the activity of its first look otherwise.
-        await tx.query('SELECT pg_stat_clear_snapshot()');
-        const { rows } = await tx.query<{ number: number }>(
-          `SELECT count(*)::int4 AS number FROM pg_stat_activity
-           WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'WITH proven%'`,
-        );
-        return rows[0]!.number;
-      };
-      await eventually(async () => (await reading()) >= 2);
+      await eventually(async () => (await readersWaiting(tx, 'WITH proven%')) >= 2);
       await sleep(200);
-      expect(await reading()).to.equal(2);
+      expect(await readersWaiting(tx, 'WITH proven%')).to.equal(2);
     });
     expect(await pages).to.deep.equal(['OK', 'OK', 'OK', 'OK', 'NOT_FOUND']);
   });

@@ -33,12 +33,29 @@ import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { countLeaves, storedLeafCount } from '../telemetry/leaves/leaf-count.ts';
+import { leavesOfDevice } from '../telemetry/leaves/leaf-store.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { buildBundle } from './bundle.ts';
 import { beefOf, createProver, holds, type LeafProof, proveLeaves, type ProvenBatch, splitLeaves } from './proof.ts';
-import { findLeaf, findProvenBatch, type FoundLeaf, pageOfDeviceLeaves, pageOfLeaves } from './proof-store.ts';
+import {
+  allLeaves,
+  findLeaf,
+  findProvenBatch,
+  firstLeaves,
+  type FoundLeaf,
+  type LeafPages,
+  leavesWithDevices,
+  pageOfLeaves,
+  provenLeaves,
+} from './proof-store.ts';
 import { rolloutProof } from './rollout-proof.ts';
+
+/** A page of leaves, and the number of all. */
+interface Page {
+  readonly leaves: LeafPages<FoundLeaf>;
+  readonly total: number;
+}
 
 const defaultLimit = 50;
 const maximumLimit = 500;
@@ -57,6 +74,13 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
     ...{ total: 2, perOwner: 1, waitingPerOwner: 100 },
     refusal: () => unavailable('too many proofs are being made: try again'),
   });
+  /** Single proofs hold a batch while they wait for connections. */
+  const singleTurns = new FairSlots({
+    ...{ total: 8, perOwner: 4, waitingPerOwner: 1000 },
+    refusal: () => unavailable('too many proofs are being made: try again'),
+  });
+  const alone = <T>({ tenantId, signal }: CallContext, make: () => Promise<T>): Promise<T> =>
+    singleTurns.run(tenantId, make, { milliseconds: waitMilliseconds, signal });
   const inTurn = <T>({ tenantId, signal }: CallContext, make: () => Promise<T>): Promise<T> =>
     turns.run(tenantId, make, { milliseconds: waitMilliseconds, signal });
 
@@ -100,24 +124,42 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
   };
 
   /** Returns a page of all proven leaves of a tenant, and their number. */
-  const pageOfTenant = async (tenantId: string, offset: number, limit: number) => {
+  const pageOfTenant = async (tenantId: string, offset: number, limit: number): Promise<Page> => {
     const stored = await database.tenant(tenantId, (tx) => storedLeafCount(tx, tenantId));
     const total = stored ?? (await database.system((tx) => countLeaves(tx, tenantId)));
-    if (offset >= total) return { leaves: [], total };
-    return { leaves: await database.tenant(tenantId, (tx) => pageOfLeaves(tx, tenantId, offset, limit)), total };
+    const leaves = await database.tenant(tenantId, async (tx) => {
+      const places = offset >= total ? [] : await pageOfLeaves(tx, tenantId, offset, limit);
+      return firstLeaves(tx, tenantId, places, leavesWithDevices);
+    });
+    return { leaves, total };
   };
+
+  /** Returns a page of the proven leaves of a device, and their number. */
+  const pageOfDevice = (tenantId: string, deviceId: string, offset: number, limit: number): Promise<Page> =>
+    // Leaves that are packed between its statements would be counted twice.
+    database.tenantSnapshot(tenantId, async (tx) => {
+      const { leaves: places, total } = await leavesOfDevice(tx, tenantId, deviceId, { offset, limit });
+      // A deleted device keeps its proofs; a device without proofs must exist.
+      if (total === 0 && !(await findDevice(tx, tenantId, deviceId))) throw notFound('device_id');
+      const leaves = await firstLeaves(tx, tenantId, places, async (...from) =>
+        (await provenLeaves(...from)).map((leaf) => ({ ...leaf, deviceId })),
+      );
+      return { leaves, total };
+    });
 
   const handlers: Implementation<typeof VerifierService> = {
     async verifyHash(request, context) {
       if (!/^[0-9a-f]{64}$/i.test(request.dataHashHex)) {
         throw invalidArgument('data_hash_hex must be 64 hexadecimal digits');
       }
-      const leaf = await lookUp(Buffer.from(request.dataHashHex, 'hex'), context);
-      const proof = createProver(leaf.batch)(leaf.index);
-      const response = toProof(context.tenantId, leaf, proof);
-      if (!request.includeBundle) return response;
-      const bundle = await bundleOf(context.tenantId, leaf, proof);
-      return { ...response, bundle: fromJson(ProofBundleSchema, bundle as unknown as JsonObject) };
+      return alone(context, async () => {
+        const leaf = await lookUp(Buffer.from(request.dataHashHex, 'hex'), context);
+        const proof = createProver(leaf.batch)(leaf.index);
+        const response = toProof(context.tenantId, leaf, proof);
+        if (!request.includeBundle) return response;
+        const bundle = await bundleOf(context.tenantId, leaf, proof);
+        return { ...response, bundle: fromJson(ProofBundleSchema, bundle as unknown as JsonObject) };
+      });
     },
 
     async verifyRaw(request, context) {
@@ -126,49 +168,54 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
         throw permissionDenied('a device key may only verify the points of its own device');
       }
       const hash = rawHash(context.tenantId, deviceId, request);
-      const leaf = await lookUp(hash, context);
-      const proof = createProver(leaf.batch)(leaf.index);
-      const {
-        batchId,
-        dataHash,
-        merklePath,
-        merkleRoot,
-        txid,
-        beefHex,
-        blockHeight,
-        blockHash,
-        confirmedAt,
-        leafIndex,
-        count,
-        anchorMode,
-      } = toProof(context.tenantId, leaf, proof);
-      return {
-        verified: equalBytes(proof.dataHash, hash) && holds(leaf.batch, proof),
-        ...{ batchId, dataHash, merklePath, merkleRoot, txid, beefHex, blockHeight, blockHash, confirmedAt },
-        ...{ leafIndex, count, anchorMode },
-      };
+      return alone(context, async () => {
+        const leaf = await lookUp(hash, context);
+        const proof = createProver(leaf.batch)(leaf.index);
+        const {
+          batchId,
+          dataHash,
+          merklePath,
+          merkleRoot,
+          txid,
+          beefHex,
+          blockHeight,
+          blockHash,
+          confirmedAt,
+          leafIndex,
+          count,
+          anchorMode,
+        } = toProof(context.tenantId, leaf, proof);
+        return {
+          verified: equalBytes(proof.dataHash, hash) && holds(leaf.batch, proof),
+          ...{ batchId, dataHash, merklePath, merkleRoot, txid, beefHex, blockHeight, blockHash, confirmedAt },
+          ...{ leafIndex, count, anchorMode },
+        };
+      });
     },
 
-    async getBatchProof(request, { tenantId }) {
+    async getBatchProof(request, context) {
+      const { tenantId } = context;
       const batchId = idField('batch_id', request.batchId);
       const scope = [tenantId, 'verify/batch', batchId];
       const page = paging.open<number>(request, scope);
-      const batch = await database.read(tenantId, (tx) => findProvenBatch(tx, tenantId, batchId));
-      if (!batch) throw notFound('batch_id');
-      const first = page.after ?? 0;
-      const leaves = splitLeaves(batch.leaves).map((hash, index) => ({ hash, index }));
-      const cut = paging.close(leaves.slice(first, first + page.size + 1), page, scope, ({ index }) => index + 1);
-      return {
-        ...commonFields(batch),
-        leaves: cut.rows.map(({ hash }) => toHex(hash)),
-        nextPageToken: cut.nextPageToken,
-        segments: batch.segments.map(({ deviceId, previousHead, firstLeaf, leafCount }) => ({
-          deviceId,
-          previousHead: toHex(previousHead),
-          firstLeaf,
-          leafCount,
-        })),
-      };
+      return alone(context, async () => {
+        const batch = await database.read(tenantId, (tx) => findProvenBatch(tx, tenantId, batchId));
+        if (!batch) throw notFound('batch_id');
+        const first = page.after ?? 0;
+        const leaves = splitLeaves(batch.leaves).map((hash, index) => ({ hash, index }));
+        const cut = paging.close(leaves.slice(first, first + page.size + 1), page, scope, ({ index }) => index + 1);
+        return {
+          ...commonFields(batch),
+          leaves: cut.rows.map(({ hash }) => toHex(hash)),
+          nextPageToken: cut.nextPageToken,
+          segments: batch.segments.map(({ deviceId, previousHead, firstLeaf, leafCount }) => ({
+            deviceId,
+            previousHead: toHex(previousHead),
+            firstLeaf,
+            leafCount,
+          })),
+        };
+      });
     },
 
     getRolloutProof: (request, context) =>
@@ -182,16 +229,14 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
       const size = Math.min(limit === 0 ? defaultLimit : limit, maximumLimit);
       const device = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
       return inTurn(context, async () => {
-        const { leaves, total } = await (device === undefined
+        const page = await (device === undefined
           ? pageOfTenant(tenantId, offset, size)
-          : // Leaves that are packed between its statements would be counted twice.
-            database.tenantSnapshot(tenantId, async (tx) => {
-              const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
-              // A deleted device keeps its proofs; a device without proofs must exist.
-              if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
-              return page;
-            }));
-        return { proofs: await proveLeaves(leaves, (leaf, proof) => toProof(tenantId, leaf, proof)), total };
+          : pageOfDevice(tenantId, device, offset, size));
+        const proofs: ReturnType<typeof toProof>[] = [];
+        for await (const leaves of allLeaves(database, tenantId, page.leaves)) {
+          proofs.push(...(await proveLeaves(leaves, (leaf, proof) => toProof(tenantId, leaf, proof))));
+        }
+        return { proofs, total: page.total };
       });
     },
 

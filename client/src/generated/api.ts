@@ -5594,7 +5594,7 @@ export interface components {
              * @description Devices that are offline.
              */
             offline: number;
-            /** @description By the version that the devices reported, most frequent first; "" if they have not reported one. */
+            /** @description By the version that the devices reported, most frequent first, at most 1,000; "" if they have not reported one. */
             firmware_versions: components["schemas"]["FirmwareVersionCount"][];
         };
         /**

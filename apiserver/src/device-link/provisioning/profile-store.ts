@@ -155,6 +155,10 @@ export async function profilesWithTags(
   among?: readonly string[],
 ): Promise<string[][]> {
   if (tags.length === 0) return [];
+  const textOf = ({ key, value }: Tag) => JSON.stringify([key, value]);
+  // Many groups may ask for the same tag.
+  const distinct = new Map(tags.map((tag) => [textOf(tag), { tag, profileIds: [] as string[] }]));
+  const wanted = [...distinct.values()];
   // Each document is read once, and none gets into the process: a schema takes up to a megabyte.
   const { rows } = await tx.query<{ place: number; profile_id: string }>(
     `WITH inherited AS MATERIALIZED (
@@ -164,11 +168,10 @@ export async function profilesWithTags(
      SELECT tag.place::int4 - 1 AS place, profile_id
      FROM inherited JOIN unnest($2::text[], $3::text[]) WITH ORDINALITY AS tag (key, value, place)
        ON inherited.tags->>tag.key = tag.value`,
-    [tenantId, tags.map(({ key }) => key), tags.map(({ value }) => value), ...(among ? [among] : [])],
+    [tenantId, wanted.map(({ tag }) => tag.key), wanted.map(({ tag }) => tag.value), ...(among ? [among] : [])],
   );
-  const found = tags.map((): string[] => []);
-  for (const { place, profile_id } of rows) found[place]!.push(profile_id);
-  return found;
+  for (const { place, profile_id } of rows) wanted[place]!.profileIds.push(profile_id);
+  return tags.map((tag) => distinct.get(textOf(tag))!.profileIds);
 }
 
 /** Returns the ids of the profiles with one of the names, by name. */

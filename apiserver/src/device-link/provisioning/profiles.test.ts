@@ -62,6 +62,16 @@ describe('profiles with large schemas', () => {
     expect(bytes()).to.be.below(2000);
   });
 
+  it('are found once by a tag that many queries have', async () => {
+    const { database, bytes } = countBytesRead(test.database);
+    const tags = Array.from({ length: 1600 }, (_, n) => ({ key: 'site', value: n % 2 ? 'north' : 'south' }));
+    const found = await database.read('acme', (tx) => createProfileReader(database).withDefaultTags(tx, 'acme', tags));
+    const odd = found.slice(0, 2).map((ids) => ids.toSorted());
+    expect(odd.map((ids) => ids.length)).to.deep.equal([number / 2, number / 2]);
+    expect(found.slice(1598).map((ids) => ids.toSorted())).to.deep.equal(odd);
+    expect(bytes()).to.be.below(3000);
+  });
+
   it('are found by their names without reading the schemas', async () => {
     const { database, bytes } = countBytesRead(test.database);
     const found = await database.read('acme', (tx) =>
@@ -78,7 +88,7 @@ describe('profiles with large schemas', () => {
     const { database, bytes } = countBytesRead(test.database);
     const profiles = createProfileReader(database);
     const asked = [idOf(0), idOf(1, 'other'), idOf(1)];
-    const shown = await profiles.shown('acme', asked);
+    const shown = await database.read('acme', (tx) => profiles.shown(tx, 'acme', asked));
     expect([...shown.values()].sort((a, b) => (a.name < b.name ? -1 : 1))).to.deep.equal([
       { profileId: idOf(0), name: 'p0', defaultTags: { site: 'north', place: '=0' } },
       { profileId: idOf(1), name: 'p1', defaultTags: { site: 'south', place: '=1' } },

@@ -61,7 +61,7 @@ export const createProfileReader = (database: Database): TransactionalProfileRea
     const row = await findProfile(tx, tenantId, profileId, lock);
     return row && toFacts(row);
   },
-  shown: (tenantId, profileIds) => database.read(tenantId, (tx) => shownProfiles(tx, tenantId, profileIds)),
+  shown: shownProfiles,
   hold: holdProfiles,
   withDefaultTags: profilesWithTags,
   idsByName: profilesWithNames,

@@ -119,8 +119,8 @@ export function createStreams({ platform, feed, delivery, liveness }: StreamPart
       if (signal.aborted) return;
       read(session, messages, signal).then(end, (error: Error) => session.fail(error));
       for (;;) {
-        const message = session.next();
-        if (message) yield message;
+        // Not by a variable, which would keep it while the device does not read.
+        if (session.hasNext()) yield session.next()!;
         else if (session.isOver) return;
         else await session.changed();
       }

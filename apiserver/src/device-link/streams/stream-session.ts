@@ -1,5 +1,5 @@
 // One device's stream: takes the due commands of its device, and of a gateway's children, as fast as the device reads them.
-import { create } from '@bufbuild/protobuf';
+import { create, type JsonObject } from '@bufbuild/protobuf';
 import {
   type ConnectResponse,
   type ConnectResponse_Acknowledgement,
@@ -7,6 +7,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { KelletError } from '../../platform/errors.ts';
 import type { CommandFeed } from '../commands/command-feed.ts';
+import type { CommandRow } from '../commands/commands.ts';
 import type { Delivery, Taken } from '../rpc/delivery.ts';
 import { toRecord } from '../rpc/service.ts';
 
@@ -54,6 +55,17 @@ export interface SessionParts {
   readonly failed: (error: unknown) => void;
 }
 
+/** A command that the device has not read. Its parameters are text: as objects they take up to twenty times as much. */
+interface WaitingCommand {
+  readonly command: Omit<CommandRow, 'params'>;
+  readonly params: string;
+}
+
+function commandMessage({ command, params }: WaitingCommand): ConnectResponse {
+  const value = toRecord({ ...command, params: JSON.parse(params) as JsonObject });
+  return create(ConnectResponseSchema, { event: { case: 'command', value } });
+}
+
 type Acknowledgement = Pick<ConnectResponse_Acknowledgement, 'correlationId' | 'code' | 'message'>;
 
 /** The commands and acknowledgements of one stream. */
@@ -74,7 +86,7 @@ export class StreamSession {
   openedAt: Date | undefined;
   private readonly parts: SessionParts;
   private readonly carried = new Map<string, Carried>();
-  private readonly messages: ConnectResponse[] = [];
+  private readonly messages: (ConnectResponse | WaitingCommand)[] = [];
   private answers = 0;
   private failure: Error | undefined;
   private timer: NodeJS.Timeout | undefined;
@@ -167,10 +179,17 @@ export class StreamSession {
    * which it ended.
    */
   next(): ConnectResponse | undefined {
-    if (this.failure) throw this.failure;
-    const message = this.isOver ? undefined : this.messages.shift();
-    if (message) this.left(message);
+    if (!this.hasNext()) return undefined;
+    const message = this.messages.shift()!;
+    if ('params' in message) return commandMessage(message);
+    this.left();
     return message;
+  }
+
+  /** Reports whether there is a next message. Throws the error with which the stream ended. */
+  hasNext(): boolean {
+    if (this.failure) throw this.failure;
+    return !this.isOver && this.messages.length > 0;
   }
 
   /** Takes due commands, or waits for something to do. There may be a message afterwards. */
@@ -179,8 +198,7 @@ export class StreamSession {
     return dirty ? this.take(dirty) : new Promise((resolve) => (this.rouse = resolve));
   }
 
-  private left(message: ConnectResponse): void {
-    if (message.event.case === 'command') return;
+  private left(): void {
     this.answers -= 1;
     this.makeRoom?.();
     this.makeRoom = undefined;
@@ -216,8 +234,8 @@ export class StreamSession {
       const options = { deliveredBefore, limit: maxTaken, method };
       const taken = await this.parts.delivery.take(this.tenantId, deviceId, options);
       if (this.carried.get(deviceId) !== carried) return;
-      for (const command of taken.commands) {
-        this.messages.push(create(ConnectResponseSchema, { event: { case: 'command', value: toRecord(command) } }));
+      for (const { params, ...command } of taken.commands) {
+        this.messages.push({ command, params: JSON.stringify(params) });
       }
       if (!deliveredBefore) return this.plan(carried, taken);
       if (taken.commands.length === 0) carried.deliveredBefore = undefined;

@@ -5,32 +5,46 @@ import { nilId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
 /** Numbers of devices. */
-export interface CountRow {
-  readonly status: 'online' | 'offline';
-  readonly firmware_version: string;
-  readonly devices: number;
+export interface DeviceCounts {
+  readonly online: number;
+  readonly offline: number;
+  /** The versions that most devices have, most first. */
+  readonly firmwareVersions: readonly { readonly version: string; readonly count: number }[];
 }
+
+/** Versions that are counted by themselves: each device may have reported another one. */
+const countedVersions = 1000;
 
 /** Changes that are added up together. */
 const maximumChanges = 10_000;
 
 const pauseMilliseconds = 1000;
 
-/** Returns the numbers of devices of a profile and a group (undefined: of all) by status and firmware version. */
+/** Returns the numbers of devices of a profile and a group (undefined: of all). */
 export async function countBy(
   tx: Transaction,
   tenantId: string,
   { profileId, groupId }: { profileId?: string | undefined; groupId?: string | undefined },
-): Promise<CountRow[]> {
-  const { rows } = await tx.query<CountRow & Record<string, unknown>>(
-    `SELECT status, firmware_version, sum(devices)::int4 AS devices FROM (
-       SELECT tenant_id, group_id, profile_id, status, firmware_version, devices FROM device_counts
-       UNION ALL SELECT tenant_id, group_id, profile_id, status, firmware_version, devices FROM device_count_changes) AS c
-     WHERE tenant_id = $1 AND group_id = $2 AND ($3::uuid IS NULL OR profile_id = $3)
-     GROUP BY status, firmware_version HAVING sum(devices) > 0`,
-    [tenantId, groupId ?? nilId, profileId ?? null],
+): Promise<DeviceCounts> {
+  const { rows } = await tx.query<{ online: number; offline: number; version: string | null; count: number }>(
+    `WITH counted AS MATERIALIZED (
+       SELECT status, firmware_version, sum(devices)::int4 AS devices FROM (
+         SELECT tenant_id, group_id, profile_id, status, firmware_version, devices FROM device_counts
+         UNION ALL SELECT tenant_id, group_id, profile_id, status, firmware_version, devices FROM device_count_changes) AS c
+       WHERE tenant_id = $1 AND group_id = $2 AND ($3::uuid IS NULL OR profile_id = $3)
+       GROUP BY status, firmware_version HAVING sum(devices) > 0)
+     SELECT online, offline, version, count FROM (
+       SELECT coalesce(sum(devices) FILTER (WHERE status = 'online'), 0)::int4 AS online,
+         coalesce(sum(devices) FILTER (WHERE status = 'offline'), 0)::int4 AS offline FROM counted) AS sums
+     LEFT JOIN (
+       SELECT firmware_version AS version, sum(devices)::int4 AS count FROM counted GROUP BY firmware_version
+       ORDER BY count DESC, firmware_version COLLATE "C" LIMIT $4) AS versions ON true
+     ORDER BY count DESC, version COLLATE "C"`,
+    [tenantId, groupId ?? nilId, profileId ?? null, countedVersions],
   );
-  return rows;
+  const { online, offline } = rows[0]!;
+  const firmwareVersions = rows.flatMap(({ version, count }) => (version === null ? [] : [{ version, count }]));
+  return { online, offline, firmwareVersions };
 }
 
 /** Returns the number of devices that are not deleted. */

@@ -16,7 +16,7 @@ import { listHistory } from '../history/history-store.ts';
 import { credentialFields } from './credential-handlers.ts';
 import { credentialTypeField, wantedCredentials } from './credential-type.ts';
 import { deleteDevices } from './device-deletion.ts';
-import { deviceMessages, gather, surroundings } from './device-messages.ts';
+import { deviceMessages } from './device-messages.ts';
 import { filtersOf, selectDevices } from './device-selection.ts';
 import { checkTags } from './device-tags.ts';
 import { countThatFit } from './device-view.ts';
@@ -26,7 +26,6 @@ import {
   type DeviceRow,
   findDevice,
   fleetFacts,
-  listDevices,
   notifyDeviceChanged,
   setCertificateExpiry,
 } from './devices.ts';
@@ -38,8 +37,8 @@ const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'me
 /** What limited users may change. */
 const updatableByLimited: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
 const maximumMetadataBytes = 16_384;
-/** Devices of a page that waits for no turn. */
-const smallPage = 100;
+/** Devices of a page that waits for no turn: each has up to 32 KiB of tags and metadata. */
+const smallPage = 10;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
@@ -50,7 +49,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
    */
   const transaction = retriedTransactions(database);
 
-  const { view, viewOne } = deviceMessages(parts);
+  const { gather, gatherPage, view, viewOne } = deviceMessages(parts);
 
   /** Returns the groups of a device once those with a query follow what has changed. */
   const followedGroups = async (tx: Transaction, tenantId: string, deviceId: string): Promise<Set<string>> => {
@@ -96,10 +95,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     getDevice: async (request, context) => {
       const { tenantId } = context;
       const deviceId = idField('device', request.deviceId);
-      const [row, around] = await database.read(tenantId, (tx) =>
-        Promise.all([findDevice(tx, tenantId, deviceId), surroundings(tx, tenantId, [deviceId])]),
+      const gathered = await database.read(tenantId, async (tx) =>
+        gather(tx, tenantId, [found(await findDevice(tx, tenantId, deviceId))]),
       );
-      return viewOne(context, { rows: [found(row)], ...around });
+      return viewOne(context, gathered);
     },
 
     listDevices: async (request, context) => {
@@ -110,15 +109,11 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const page = paging.open<string>(request, scope);
       const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
       return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const gathered = await database.read(tenantId, async (tx) => {
-          const conditions = await selection.where(tx, 4, page.after);
-          const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });
-          return gather(tx, tenantId, rows);
-        });
+        const gathered = await database.read(tenantId, (tx) => gatherPage(tx, tenantId, selection, page));
         const devices = await view(context, gathered);
         const fitting = countThatFit(devices);
         const rows = gathered.rows.slice(0, fitting);
-        const isCut = fitting < devices.length;
+        const isCut = gathered.isCut || fitting < devices.length;
         const closed = paging.close(rows, page, scope, (row) => row.device_id, isCut);
         return { devices: devices.slice(0, closed.rows.length), nextPageToken: closed.nextPageToken };
       });

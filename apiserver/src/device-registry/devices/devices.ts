@@ -3,10 +3,12 @@ import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import { holdLock, tenantDevicesLock } from '../../platform/database/advisory-locks.ts';
 import { deviceChannel, streamChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { alreadyExists, type KelletError, resourceExhausted, sqlState } from '../../platform/errors.ts';
 import { nilId } from '../../platform/ids.ts';
 import { quotaOf } from '../../policies/tenant-reader.ts';
 import { countDevices } from './device-counts.ts';
+import type { Conditions } from './device-filters.ts';
 import type { FleetFacts } from './fleet-changes.ts';
 import { joinGroups } from './group-members.ts';
 
@@ -33,6 +35,9 @@ export interface DeviceRow {
 /** The columns of DeviceRow. */
 export const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
   credential_type, certificate_expires_at, status, last_seen, firmware_version, software_version, created_at, updated_at`;
+
+/** SQL of what the tags and metadata of a device take. */
+export const deviceBytes = `${jsonBytes('tags')} + coalesce(${jsonBytes('metadata')}, 0)`;
 
 /** What changes of many devices read of each: without its tags and metadata, which may take far more. */
 export type FleetRow = Pick<
@@ -217,19 +222,24 @@ export async function setCertificateExpiry(
   }
 }
 
-/** Lists devices that fulfil all SQL conditions on `d`, whose values begin at $4, in order of their ids. */
+/** Lists devices that fulfil all SQL conditions on `d`, whose values begin at $5, in order of their ids. */
 export async function listDevices(
   tx: Transaction,
   tenantId: string,
-  page: { conditions: readonly string[]; values: readonly unknown[]; after: string | undefined; limit: number },
-): Promise<DeviceRow[]> {
-  const { rows } = await tx.query<DeviceRow>(
-    `SELECT ${deviceColumns} FROM devices d
-     WHERE tenant_id = $1 AND deleted_at IS NULL AND device_id > $2
-       ${page.conditions.map((condition) => `AND ${condition}`).join(' ')}
-     ORDER BY device_id LIMIT $3`,
+  { conditions, values }: Conditions,
+  after: string | undefined,
+  room: Room,
+): Promise<(DeviceRow & SizedRow)[]> {
+  const { rows } = await tx.query<DeviceRow & SizedRow>(
+    sizedRows(
+      `SELECT ${deviceColumns}, ${deviceBytes} AS row_bytes FROM devices d
+       WHERE tenant_id = $1 AND deleted_at IS NULL AND device_id > $2
+         ${conditions.map((condition) => `AND ${condition}`).join(' ')}`,
+      'device_id',
+      3,
+    ),
     // Always a range of ids, because a prepared statement has one plan for the first page and the others.
-    [tenantId, page.after ?? nilId, page.limit, ...page.values],
+    [tenantId, after ?? nilId, room.limit, room.bytes, ...values],
   );
   return rows;
 }

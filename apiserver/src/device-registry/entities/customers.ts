@@ -1,6 +1,7 @@
 // SQL of customers. Every function works inside the caller's transaction.
 import type { Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
+import { type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { idField } from '../../platform/requests/fields.ts';
@@ -48,19 +49,22 @@ export async function findCustomer(
   return rows[0];
 }
 
-/** Returns at most `limit` customers after one, in order of their ids. */
+/** Returns customers after one, in order of their ids. */
 export async function listCustomers(
   tx: Transaction,
   tenantId: string,
   customer: string | null,
   after: string | undefined,
-  limit: number,
-): Promise<CustomerRow[]> {
-  const { rows } = await tx.query<CustomerRow>(
-    `SELECT ${columns} FROM customers
-     WHERE tenant_id = $1 AND ($2::uuid IS NULL OR customer_id > $2) ${customer === null ? '' : 'AND customer_id = $4'}
-     ORDER BY customer_id LIMIT $3`,
-    [tenantId, after ?? null, limit, ...(customer === null ? [] : [customer])],
+  room: Room,
+): Promise<(CustomerRow & SizedRow)[]> {
+  const { rows } = await tx.query<CustomerRow & SizedRow>(
+    sizedRows(
+      `SELECT ${columns}, octet_length(contact) AS row_bytes FROM customers
+       WHERE tenant_id = $1 AND ($2::uuid IS NULL OR customer_id > $2) ${customer === null ? '' : 'AND customer_id = $5'}`,
+      'customer_id',
+      3,
+    ),
+    [tenantId, after ?? null, room.limit, room.bytes, ...(customer === null ? [] : [customer])],
   );
   return rows;
 }

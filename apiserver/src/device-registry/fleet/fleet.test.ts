@@ -15,11 +15,11 @@ import { RolloutMembership } from '../../device-link/ota/rollouts/membership.ts'
 import { writeProfile } from '../../device-link/provisioning/profile-store.ts';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
-import { newId } from '../../platform/ids.ts';
+import { newId, nilId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
-import { outcomeOf } from '../../platform/testing/refusals.ts';
+import { outcomeOf, refusal } from '../../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { addUpChanges } from '../devices/device-counts.ts';
 import { setVersions } from '../devices/devices.ts';
@@ -97,6 +97,33 @@ describe('fleets', function () {
   };
   const setStatus = (deviceId: string, status: string) =>
     test.database.system((tx) => tx.query(`UPDATE devices SET status = $2 WHERE device_id = $1`, [deviceId, status]));
+
+  it('are counted by the versions that most have, however many there are', async () => {
+    const group = await call(method.createDeviceGroup, { name: 'versions' });
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO device_counts (tenant_id, group_id, profile_id, status, firmware_version, devices)
+         SELECT 'acme', $1, $2, CASE WHEN n % 3 = 0 THEN 'online' ELSE 'offline' END, 'v' || lpad(n::text, 4, '0'), 1 + n / 1200
+         FROM generate_series(1, 1500) AS n`,
+        [group.groupId, nilId],
+      ),
+    );
+    const { total, online, offline, versions } = await statistics({ groupId: group.groupId });
+    expect({ total, online, offline }).to.deep.equal({ total: 1801, online: 601, offline: 1200 });
+    expect(versions).to.have.length(1000);
+    expect([versions[0], versions[300], versions[301], versions[999]]).to.deep.equal([
+      ['v1200', 2],
+      ['v1500', 2],
+      ['v0001', 1],
+      ['v0699', 1],
+    ]);
+  });
+
+  it('are in a group whose query has at most 8 KiB', async () => {
+    const tag = Array.from({ length: 16 }, (_, n) => `k${n}=${'x'.repeat(600)}`);
+    const refused = await refusal(call(method.createDeviceGroup, { name: 'large', query: { tag } }));
+    expect(refused).to.include({ code: 'INVALID_ARGUMENT', message: 'query must have at most 8192 bytes as JSON' });
+  });
 
   describe('changed in bulk', () => {
     const change = (tag: string, action: Action, value: unknown, expected: number | undefined, tenantId = 'acme') =>

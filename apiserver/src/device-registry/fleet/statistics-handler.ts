@@ -3,7 +3,7 @@ import type { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_re
 import { notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Implementation } from '../../platform/rpc.ts';
-import { countBy, type CountRow } from '../devices/device-counts.ts';
+import { countBy } from '../devices/device-counts.ts';
 import { unknownGroups } from '../devices/group-members.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
 
@@ -19,22 +19,13 @@ export function statisticsHandler({
       if (profileId !== undefined && (!isId(profileId) || !(await profiles.get(tenantId, profileId)))) {
         throw notFound('profile_id');
       }
-      const rows = await database.read(tenantId, async (tx) => {
+      const { online, offline, firmwareVersions } = await database.read(tenantId, async (tx) => {
         const isKnown =
           groupId === undefined || (isId(groupId) && !(await unknownGroups(tx, tenantId, [groupId], '')).length);
         if (!isKnown) throw notFound('group_id');
         return countBy(tx, tenantId, { profileId, groupId });
       });
-      const sum = (of: readonly CountRow[]) => of.reduce((total, { devices }) => total + devices, 0);
-      const versions = Map.groupBy(rows, (row) => row.firmware_version);
-      return {
-        total: sum(rows),
-        online: sum(rows.filter(({ status }) => status === 'online')),
-        offline: sum(rows.filter(({ status }) => status === 'offline')),
-        firmwareVersions: [...versions]
-          .map(([version, of]) => ({ version, count: sum(of) }))
-          .sort((a, b) => b.count - a.count || (a.version < b.version ? -1 : 1)),
-      };
+      return { total: online + offline, online, offline, firmwareVersions: [...firmwareVersions] };
     },
   };
 }

@@ -9,6 +9,7 @@ import type {
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
@@ -42,6 +43,12 @@ export type GroupParts = Pick<RegistryParts, 'database' | 'paging' | 'profiles'>
   readonly queryGroups: QueryGroups;
 };
 
+/** Groups of a page that waits for no turn: a description takes up to 4 KiB, and a query 8. */
+const smallPage = 50;
+
+/** Bytes of a query: each changed device is compared with all queries of its tenant. */
+const maximumQueryBytes = 8192;
+
 /** The handlers. */
 export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRegistryService> {
   const { database, paging, profiles, groupUsage, queryGroups } = parts;
@@ -51,7 +58,11 @@ export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRe
   const checkedQuery = async (tenantId: string, filter: DeviceFilter): Promise<StoredQuery> => {
     const selection = await selectDevices(profiles, tenantId, filtersOf(filter, wholeTenant));
     await database.read(tenantId, (tx) => selection.where(tx, 1));
-    return storedQuery(filter);
+    const query = storedQuery(filter);
+    if (Buffer.byteLength(JSON.stringify(query)) > maximumQueryBytes) {
+      throw invalidArgument(`query must have at most ${maximumQueryBytes} bytes as JSON`);
+    }
+    return query;
   };
   /** Returns a group once its members follow its query, or after some time. */
   const filled = async (tenantId: string, groupId: string) => {
@@ -85,11 +96,14 @@ export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRe
     },
 
     listDeviceGroups: async (request, { tenantId }) => {
-      const scope = [tenantId, 'device-groups'];
-      const page = paging.open<string>(request, scope);
-      const rows = await database.read(tenantId, (tx) => listGroups(tx, tenantId, page.after, page.size + 1));
-      const closed = paging.close(rows, page, scope, (row) => row.group_id);
-      return { deviceGroups: closed.rows.map(toGroup), nextPageToken: closed.nextPageToken };
+      const { items, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'device-groups'],
+        smallPage,
+        cursorOf: (row: GroupRow) => row.group_id,
+        read: (tx, after, room) => listGroups(tx, tenantId, after, room),
+        toItem: toGroup,
+      });
+      return { deviceGroups: items, nextPageToken };
     },
 
     updateDeviceGroup: async (request, { tenantId }) => {

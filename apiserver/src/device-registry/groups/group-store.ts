@@ -2,6 +2,7 @@
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { alreadyExists, KelletError, notFound, sqlState } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { dropCounts } from '../devices/device-counts.ts';
@@ -67,17 +68,21 @@ export async function findGroup(tx: Transaction, tenantId: string, groupId: stri
   return rows[0];
 }
 
-/** Returns at most `limit` groups after one, in order of their ids. */
+/** Returns groups after one, in order of their ids. */
 export async function listGroups(
   tx: Transaction,
   tenantId: string,
   after: string | undefined,
-  limit: number,
-): Promise<GroupRow[]> {
-  const { rows } = await tx.query<GroupRow>(
-    `SELECT ${groupColumns} FROM device_groups g WHERE tenant_id = $1 AND ($2::uuid IS NULL OR group_id > $2)
-     ORDER BY group_id LIMIT $3`,
-    [tenantId, after ?? null, limit],
+  room: Room,
+): Promise<(GroupRow & SizedRow)[]> {
+  const { rows } = await tx.query<GroupRow & SizedRow>(
+    sizedRows(
+      `SELECT ${groupColumns}, octet_length(description) + coalesce(${jsonBytes('query')}, 0) AS row_bytes
+       FROM device_groups g WHERE tenant_id = $1 AND ($2::uuid IS NULL OR group_id > $2)`,
+      'group_id',
+      3,
+    ),
+    [tenantId, after ?? null, room.limit, room.bytes],
   );
   return rows;
 }

@@ -13,9 +13,8 @@ import { enumFilter } from '../../platform/requests/enums.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../../platform/visibility.ts';
 import type { ShownProfile } from '../../policies/profile-reader.ts';
-import { deviceMessages, gather } from '../devices/device-messages.ts';
+import { deviceMessages } from '../devices/device-messages.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
-import { listDevices } from '../devices/devices.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
 import { type ExportedDevice, fileFormats } from './device-file.ts';
 import { fileMilliseconds, filesOfTenant } from './file-slots.ts';
@@ -29,7 +28,7 @@ export function exportHandler(
 ): Pick<Required<Implementation<typeof DeviceRegistryService>>, 'exportDevices'> {
   const { database, paging, profiles } = parts;
   const slots = filesOfTenant('exports');
-  const { view } = deviceMessages(parts);
+  const { gatherPage, view } = deviceMessages(parts);
   return {
     async *exportDevices(request, context) {
       const { tenantId, signal } = context;
@@ -40,18 +39,15 @@ export function exportHandler(
       const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
       // Of a page only the text is kept while the client reads it.
       const pageAfter = async (after: string | undefined): Promise<{ text: string; last: string | undefined }> => {
-        const gathered = await database.read(tenantId, async (tx) => {
-          const conditions = await selection.where(tx, 4, after);
-          const rows = await listDevices(tx, tenantId, { ...conditions, after, limit: pageSize });
-          // Without groups with a query: an import could not add devices to them.
-          return gather(tx, tenantId, rows, 'without query');
-        });
+        const page = { size: pageSize, after };
+        // Without groups with a query: an import could not add devices to them.
+        const gathered = await database.read(tenantId, (tx) =>
+          gatherPage(tx, tenantId, selection, page, 'without query'),
+        );
         if (signal.aborted) throw new KelletError('CANCELLED', 'the client has disconnected');
-        let known: ReadonlyMap<string, ShownProfile> = new Map();
-        const devices = await view(context, gathered, (of) => (known = of));
-        const lines = devices.map((device) => format.line(exported(create(DeviceSchema, device), known)));
-        const isLast = gathered.rows.length < pageSize;
-        return { text: lines.join(''), last: isLast ? undefined : gathered.rows.at(-1)!.device_id };
+        const devices = await view(context, gathered);
+        const lines = devices.map((device) => format.line(exported(create(DeviceSchema, device), gathered.profiles)));
+        return { text: lines.join(''), last: gathered.isCut ? gathered.rows.at(-1)!.device_id : undefined };
       };
       const leave = await slots.acquire(tenantId, { milliseconds: fileMilliseconds });
       try {

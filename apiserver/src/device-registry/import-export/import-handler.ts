@@ -12,6 +12,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
+import { groupsOf as groupsOfBytes } from '../../platform/pages-of.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { deviceQuota, fleetFacts } from '../devices/devices.ts';
 import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts';
@@ -21,7 +22,7 @@ import { type DeviceLine, knownColumns, readDeviceLine } from './device-file.ts'
 import { fileMilliseconds, filesOfTenant } from './file-slots.ts';
 import { type GroupLimits, inGroups, readAhead } from './groups-of-items.ts';
 import { decideLine, type KnownDevice, profileOfLine } from './import-decision.ts';
-import { findByHardwareIds, type ImportedDevice, insertDevices } from './import-store.ts';
+import { findByHardwareIds, type ImportedDevice, insertDevices, sizesByHardwareIds } from './import-store.ts';
 import type { FileLine } from './lines.ts';
 import { readNdjson } from './ndjson-file.ts';
 
@@ -32,6 +33,9 @@ const groupLimits: GroupLimits<FileLine> = {
   ...{ items: linesPerTransaction, bytes: 256 * 1024, bytesOf: (line) => line.bytes },
   milliseconds: 100,
 };
+
+/** Bytes of existing devices that lines are compared with at once: of tags and metadata, which may be large where lines are short. */
+const comparedBytes = 256 * 1024;
 
 /** Bytes of devices that a dry run would have created, among which it finds those of later lines: some 100,000. */
 const rememberedBytes = 24 * 1024 * 1024;
@@ -172,28 +176,45 @@ class ImportRun {
   /** Decides about lines in their order and creates their devices. */
   private async settle(tx: Transaction, candidates: readonly Candidate[]): Promise<Map<number, Outcome>> {
     const { tenantId } = this;
-    const [missing, known] = [await this.missingReferences(tx, candidates), await this.knownDevices(tx, candidates)];
-    const isNew = candidates.some(({ line }) => !known.has(line.hardwareId));
-    const quota = isNew ? await deviceQuota(tx, tenantId) : undefined;
-    let left = (quota?.left ?? 0) - this.imaginedCount;
+    const missing = await this.missingReferences(tx, candidates);
+    const hardwareIds = candidates.map(({ line }) => line.hardwareId);
+    const sizes = await sizesByHardwareIds(tx, tenantId, hardwareIds);
+    let quota: Awaited<ReturnType<typeof deviceQuota>> | undefined;
+    let left = 0;
     const outcomes = new Map<number, Outcome>();
     const created = new Map<string, ImportedDevice & { index: number; groupIds: readonly string[] }>();
-    for (const { index, line, profileId } of candidates) {
-      const refused = missing(line, profileId);
-      const decision = refused
-        ? { action: 'reject' as const, error: refused }
-        : decideLine(line, profileId, known.get(line.hardwareId));
-      if (decision.action === 'unchanged') {
-        outcomes.set(index, { status: 'unchanged', deviceId: decision.deviceId, apiKey: '' });
-      } else if (decision.action === 'reject') outcomes.set(index, { status: 'rejected', error: decision.error });
-      else if (left <= 0) outcomes.set(index, { status: 'rejected', error: quota!.refusal() });
-      else {
+    const made = new Map<string, KnownDevice>();
+    const bytesOf = ({ line }: Candidate): number => sizes.get(line.hardwareId) ?? 0;
+    for (const some of groupsOfBytes(candidates, comparedBytes, bytesOf)) {
+      const known = await this.knownDevices(tx, some);
+      for (const { index, line, profileId } of some) {
+        const { hardwareId } = line;
+        const refused = missing(line, profileId);
+        const decision = refused
+          ? { action: 'reject' as const, error: refused }
+          : decideLine(line, profileId, made.get(hardwareId) ?? known.get(hardwareId));
+        if (decision.action === 'unchanged') {
+          outcomes.set(index, { status: 'unchanged', deviceId: decision.deviceId, apiKey: '' });
+          continue;
+        }
+        if (decision.action === 'reject') {
+          outcomes.set(index, { status: 'rejected', error: decision.error });
+          continue;
+        }
+        if (!quota) {
+          quota = await deviceQuota(tx, tenantId);
+          left = quota.left - this.imaginedCount;
+        }
+        if (left <= 0) {
+          outcomes.set(index, { status: 'rejected', error: quota.refusal() });
+          continue;
+        }
         left -= 1;
         const device = newDevice(line, profileId, this.dryRun ? '' : newId());
-        known.set(line.hardwareId, device);
+        made.set(hardwareId, device);
         outcomes.set(index, { status: 'created', deviceId: '', apiKey: '' });
-        created.set(line.hardwareId, { ...rowOf(device, line.hardwareId), index, groupIds: device.groupIds });
-        if (this.dryRun) this.imagine(line.hardwareId, device);
+        created.set(hardwareId, { ...rowOf(device, hardwareId), index, groupIds: device.groupIds });
+        if (this.dryRun) this.imagine(hardwareId, device);
       }
     }
     if (!this.dryRun && created.size > 0) await this.create(tx, created, outcomes);

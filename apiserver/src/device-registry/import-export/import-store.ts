@@ -1,7 +1,7 @@
 // The SQL of imports: many devices in one statement.
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { deviceColumns, type DeviceRow } from '../devices/devices.ts';
+import { deviceBytes, deviceColumns, type DeviceRow } from '../devices/devices.ts';
 
 /** A device to be created with an API key. */
 export interface ImportedDevice {
@@ -14,6 +14,20 @@ export interface ImportedDevice {
   readonly tags: string;
   /** JSON; null if none. */
   readonly metadata: string | null;
+}
+
+/** Returns what the tags and metadata of the devices with these hardware ids take, by hardware id. */
+export async function sizesByHardwareIds(
+  tx: Transaction,
+  tenantId: string,
+  hardwareIds: readonly string[],
+): Promise<Map<string, number>> {
+  const { rows } = await tx.query<{ hardware_id: string; bytes: number }>(
+    `SELECT hardware_id, ${deviceBytes} AS bytes FROM devices
+     WHERE tenant_id = $1 AND hardware_id = ANY($2) AND deleted_at IS NULL`,
+    [tenantId, hardwareIds],
+  );
+  return new Map(rows.map((row) => [row.hardware_id, row.bytes]));
 }
 
 /** Returns the devices with these hardware ids that are not deleted, by hardware id. */

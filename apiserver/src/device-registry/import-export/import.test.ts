@@ -13,7 +13,9 @@ import { writeProfile } from '../../device-link/provisioning/profile-store.ts';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
+import type { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
+import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from '../service.ts';
@@ -39,6 +41,11 @@ describe('import and export of devices', () => {
   let devices: DeviceRegistryModule;
   let server: TestGateway;
   const pump = newId();
+  const createRegistry = (database: Database): DeviceRegistryModule => {
+    const platform = testPlatform(database, new MovableClock());
+    const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+    return createDeviceRegistry(platform, createProfileReader(database), new RolloutMembership(platform.clock), usage);
+  };
 
   before(async () => {
     test = await createTestDatabase();
@@ -47,13 +54,7 @@ describe('import and export of devices', () => {
     const profile = create(ProfileSchema, { type: 'pump' });
     const meta = create(ObjectMetaSchema, { tenantId: 'acme', namespace: 'kellet-acme', name: 'pump' });
     await test.database.tenant('acme', (tx) => writeProfile(tx, pump, meta, profile));
-    const platform = testPlatform(test.database, new MovableClock());
-    devices = createDeviceRegistry(
-      platform,
-      createProfileReader(test.database),
-      new RolloutMembership(platform.clock),
-      { ofGroup: templatesOfGroup, customerHasUsers },
-    );
+    devices = createRegistry(test.database);
     server = await startTestGateway((registry) => devices.register(registry), { testDatabase: test });
     await devices.start?.();
     const admin = server.tokens.get('admin')!;
@@ -266,6 +267,34 @@ describe('import and export of devices', () => {
         ...['created', 'unchanged', 'created', 'created'],
       ]);
     }).timeout(30_000);
+
+    it('compares lines with few existing devices at once if these are large', async () => {
+      const metadata = JSON.stringify({ text: 'x'.repeat(16_000) });
+      await test.database.system((tx) =>
+        tx.query(
+          `INSERT INTO devices (tenant_id, device_id, name, hardware_id, metadata)
+           SELECT 'acme', gen_random_uuid(), 'd', 'heavy-' || n, $1 FROM generate_series(1, 200) AS n`,
+          [metadata],
+        ),
+      );
+      const { database, greatest } = countBytesRead(test.database);
+      const counted = createRegistry(database);
+      const other = await startTestGateway((registry) => counted.register(registry), { testDatabase: test });
+      try {
+        const ids = Array.from({ length: 200 }, (_, n) => `heavy-${n + 1}`);
+        const body = ['hardware_id', ...ids, 'light', 'light', ...ids].join('\n');
+        const response = await fetch(`${other.rest}/api/v1/devices/import`, {
+          method: 'POST',
+          headers: { authorization: 'Bearer admin', 'content-type': 'text/csv' },
+          body,
+        });
+        const text = await response.text();
+        expect(text.slice(text.lastIndexOf('{"summary"'))).to.include('{"created":1,"unchanged":401,"rejected":0}');
+      } finally {
+        await other.stop();
+      }
+      expect(greatest()).to.be.below(400_000);
+    });
 
     it('runs few imports of a tenant at once', async () => {
       const stalled = Array.from({ length: 4 }, () => {

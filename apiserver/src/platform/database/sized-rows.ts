@@ -1,4 +1,5 @@
 // Pages that end early where rows are large. The database decides, so that what does not fit never gets into the process.
+import { Pauses } from '../concurrency/pauses.ts';
 import type { Paging } from '../requests/paging.ts';
 import type { Database, Transaction } from './database.ts';
 
@@ -89,6 +90,12 @@ export async function listSized<Row, Cursor, Item>(
       return readSized(page, cursorOf, (after, room) => read(tx, after, room));
     });
     const closed = paging.close(rows, page, scope, cursorOf, isCut);
-    return { items: closed.rows.map((row) => toItem(row)), nextPageToken: closed.nextPageToken };
+    const items: Item[] = [];
+    const pauses = new Pauses();
+    for (const row of closed.rows) {
+      items.push(toItem(row));
+      await pauses.next();
+    }
+    return { items, nextPageToken: closed.nextPageToken };
   });
 }

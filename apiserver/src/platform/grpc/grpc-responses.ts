@@ -17,13 +17,23 @@ export async function writeResponses(
   context: CallContext,
 ): Promise<void> {
   let sent: ReadonlyMap<string, string> | undefined;
-  for await (const reply of replies) {
-    if (context.signal.aborted) return;
+  const iterator = replies[Symbol.asyncIterator]();
+  /** Writes the next response. Apart from the loop, which would keep it while a slow client has not read it. */
+  const writeNext = async (): Promise<'written' | 'full' | 'over'> => {
+    const next = await iterator.next();
+    if (next.done === true || context.signal.aborted) return 'over';
     if (!sent) {
       sent = new Map(context.responseMetadata);
       call.sendMetadata(toMetadata(sent));
     }
-    if (!call.write(create(output, reply))) await drained(call, context.signal);
+    return call.write(create(output, next.value)) ? 'written' : 'full';
+  };
+  try {
+    for (let state = await writeNext(); state !== 'over'; state = await writeNext()) {
+      if (state === 'full') await drained(call, context.signal);
+    }
+  } finally {
+    await iterator.return?.();
   }
   // If the call was cancelled, the handler's end is not a response.
   if (context.signal.aborted) return;

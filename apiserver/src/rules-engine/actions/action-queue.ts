@@ -3,6 +3,7 @@ import type { Busy } from '../../platform/background/fair-worker.ts';
 import { boundedCount } from '../../platform/database/bounded-count.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { pagesOf } from '../../platform/pages-of.ts';
 import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import { retrySeconds } from '../../webhooks/sending/retry-schedule.ts';
 import type { StoredAction } from '../rules/rule-store.ts';
@@ -12,7 +13,8 @@ export interface NewAction {
   readonly actionId: string;
   readonly ruleId: string;
   readonly deviceId: string;
-  readonly action: StoredAction;
+  /** Its place among the actions of the rule, from 0. */
+  readonly place: number;
   /** The CloudEvent as JSON. */
   readonly event: string;
 }
@@ -31,6 +33,9 @@ export interface ClaimedAction {
 
 /** Actions of one tenant that may wait, and their bytes; rules that would add more only count and raise alarms. */
 const maxWaiting = { number: 10_000, bytes: 64 * 1024 * 1024 };
+
+/** Actions that one statement adds, each with an event of up to 9 KiB. */
+const actionsAtOnce = 100;
 
 /** Dead actions of one tenant that are kept. */
 const maxDead = 1000;
@@ -55,11 +60,17 @@ export async function enqueueActions(
   // What a batch adds is limited too (evaluation/evaluate-batch.ts).
   const kept = rows[0]!.bytes < maxWaiting.bytes ? actions.slice(0, maxWaiting.number - rows[0]!.waiting) : [];
   if (kept.length === 0) return actions;
-  await tx.query(
-    `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event)
-     SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::jsonb[], $6::text[])`,
-    [tenantId, ...columns(kept, 'actionId', 'ruleId', 'deviceId', 'action', 'event')],
-  );
+  for (const some of pagesOf(kept, actionsAtOnce)) {
+    await tx.query(
+      // The database copies the actions: those of a batch take twenty times their 32 MiB of JSON as objects.
+      `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event)
+       SELECT $1, a.action_id, a.rule_id, a.device_id, r.actions -> a.place, a.event
+       FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::int4[], $6::text[]) AS a (action_id, rule_id, device_id, place, event)
+       JOIN rules r ON r.tenant_id = $1 AND r.rule_id = a.rule_id
+       WHERE a.place < jsonb_array_length(r.actions)`,
+      [tenantId, ...columns(some, 'actionId', 'ruleId', 'deviceId', 'place', 'event')],
+    );
+  }
   return actions.slice(kept.length);
 }
 

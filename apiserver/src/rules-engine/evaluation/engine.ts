@@ -9,6 +9,7 @@ import {
 } from '../../device-registry/alarms/alarm-store.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { Pauses } from '../../platform/concurrency/pauses.ts';
 import { rulePointsChannel } from '../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
@@ -19,7 +20,7 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, Histogram, readGauge, type Registry } from '../../platform/observability/metrics.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { enqueueActions, type NewAction, reportActionError } from '../actions/action-queue.ts';
-import { actionsOfRules, purgeDeletedRule, type StoredAction } from '../rules/rule-store.ts';
+import { purgeDeletedRule } from '../rules/rule-store.ts';
 import { devicesOfBatch } from './batch-devices.ts';
 import { CompiledRules } from './compiled-rules.ts';
 import { type BatchOutput, evaluateBatch, type Firing } from './evaluate-batch.ts';
@@ -201,11 +202,12 @@ export class RuleEngine {
       const row = existing.get(alarm.alarm_id);
       return row ? [{ rule, alarm: { ...alarm, details: row.details } }] : [];
     });
-    const ruleIds = [...new Set(firings.map(({ rule }) => rule.row.rule_id))];
-    const stored = ruleIds.length === 0 ? undefined : await actionsOfRules(tx, tenantId, ruleIds);
-    const actions = firings.flatMap((firing) =>
-      newActions(tenantId, firing, stored?.get(firing.rule.row.rule_id) ?? [], clock),
-    );
+    const actions: NewAction[] = [];
+    const pauses = new Pauses();
+    for (const firing of firings) {
+      actions.push(...newActions(tenantId, firing, clock));
+      await pauses.next();
+    }
     const dropped = await enqueueActions(tx, tenantId, actions);
     const muted = new Set([...output.muted, ...dropped.map(({ ruleId }) => ruleId)]);
     if (muted.size === 0) return;
@@ -214,12 +216,7 @@ export class RuleEngine {
   }
 }
 
-function newActions(
-  tenantId: string,
-  { rule, alarm }: Firing,
-  actions: readonly StoredAction[],
-  clock: Clock,
-): NewAction[] {
+function newActions(tenantId: string, { rule, alarm }: Firing, clock: Clock): NewAction[] {
   const facts = {
     type: alarmSubject('raised', tenantId, alarm.alarm_id),
     subject: `alarms/${alarm.alarm_id}`,
@@ -227,10 +224,10 @@ function newActions(
     at: clock.now(),
   };
   const data = alarmJson(alarm);
-  return actions.map((action) => {
+  return Array.from({ length: rule.row.action_count }, (_, place) => {
     const actionId = newId();
     return {
-      ...{ actionId, ruleId: rule.row.rule_id, deviceId: alarm.device_id, action },
+      ...{ actionId, ruleId: rule.row.rule_id, deviceId: alarm.device_id, place },
       event: JSON.stringify({ ...cloudEvent({ id: actionId, ...facts }), data }),
     };
   });

@@ -127,19 +127,6 @@ export async function enabledRules(tx: Transaction, tenantId: string): Promise<E
   return rows;
 }
 
-/** Returns the actions of rules, by rule. */
-export async function actionsOfRules(
-  tx: Transaction,
-  tenantId: string,
-  ruleIds: readonly string[],
-): Promise<ReadonlyMap<string, readonly StoredAction[]>> {
-  const { rows } = await tx.query<Pick<RuleRow, 'rule_id' | 'actions'> & Record<string, unknown>>(
-    'SELECT rule_id, actions FROM rules WHERE tenant_id = $1 AND rule_id = ANY($2::uuid[])',
-    [tenantId, ruleIds],
-  );
-  return new Map(rows.map((row) => [row.rule_id, row.actions]));
-}
-
 /** Inserts a rule. Throws ALREADY_EXISTS for a taken name and RESOURCE_EXHAUSTED when the tenant has too many. */
 export async function insertRule(
   tx: Transaction,

@@ -5,6 +5,7 @@ import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { deleteOfDevices } from '../../platform/database/delete-of-devices.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
+import { groupsOf } from '../../platform/pages-of.ts';
 import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import { parsePayload } from '../points/payload.ts';
 import {
@@ -127,7 +128,7 @@ async function mergeRows(tx: Transaction, changes: readonly LatestChange[]): Pro
     else small.push({ deviceId: change.deviceId, ...mergedRow(change.points, { ...row, document }) });
   }
   await updateRows(tx, small);
-  for (const some of inGroupsOf(large, documentsAtOnce)) {
+  for (const some of groupsOf(large, documentsAtOnce, ({ bytes }) => bytes)) {
     const read = await tx.query<StoredLatest & { readonly device_id: string }>(
       'SELECT device_id, document, time, payload FROM telemetry_latest WHERE device_id = ANY($1)',
       [some.map(({ deviceId }) => deviceId)],
@@ -173,21 +174,6 @@ async function updateRows(tx: Transaction, rows: readonly MergedLatest[]): Promi
      WHERE telemetry_latest.device_id = given.device_id`,
     columns(rows, 'deviceId', 'document', 'names', 'time', 'payload'),
   );
-}
-
-/** Yields items in groups that have at most so many bytes, or a single item. */
-function* inGroupsOf<Item extends { readonly bytes: number }>(items: readonly Item[], most: number): Generator<Item[]> {
-  let group: Item[] = [];
-  let bytes = 0;
-  for (const item of items) {
-    if (group.length > 0 && bytes + item.bytes > most) {
-      yield group;
-      [group, bytes] = [[], 0];
-    }
-    group.push(item);
-    bytes += item.bytes;
-  }
-  if (group.length > 0) yield group;
 }
 
 /** Returns the row of a device after a change. */

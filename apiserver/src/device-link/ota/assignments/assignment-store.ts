@@ -3,7 +3,7 @@
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { rowsOf } from '../../../platform/database/index-plans.ts';
-import type { PackageRow } from '../packages/package-store.ts';
+import { type PackageRow, withTrustedKeys } from '../packages/package-store.ts';
 import type { SignedRow } from '../packages/signature.ts';
 import { signaturePolicy } from '../packages/signature-policy-store.ts';
 
@@ -79,7 +79,7 @@ export type AssignedPackage = PackageRow &
  * looked up by its key, because a join that is planned without statistics may read an index for a whole tenant.
  */
 const assignments = {
-  columns: `a.slot, a.rollout_id, t.trusted_signing_keys, ${signaturePolicy.column}, r.phase,
+  columns: `a.slot, a.rollout_id, ${signaturePolicy.column}, r.phase,
     coalesce(r.spec->'window', rf.document->'ota_policy'->'window') AS delivery_window`,
   from: `CROSS JOIN LATERAL (
       SELECT * FROM ota_assignments WHERE tenant_id = $1 AND device_id = w.device_id LIMIT 5) AS a
@@ -101,7 +101,7 @@ export async function assignedPackages(
   deviceId: string,
 ): Promise<AssignedPackage[]> {
   const { rows } = await tx.query<AssignedPackage & Record<string, unknown>>(
-    `SELECT p.*, ${assignments.columns},
+    `SELECT p.*, t.trusted_signing_keys, ${assignments.columns},
        CASE WHEN a.slot = 'override' THEN p.version <> CASE p.type WHEN 'fw' THEN d.firmware_version ELSE d.software_version END
          ELSE coalesce(m.state IN ('scheduled', 'sent', 'downloading'), false) END AS is_awaited
      FROM (SELECT $2::uuid AS device_id) AS w ${assignments.from}
@@ -120,7 +120,7 @@ export async function assignmentsOf(
   tenantId: string,
   deviceIds: readonly string[],
 ): Promise<Assignment[][]> {
-  const { rows } = await tx.query<Assignment & { place: number } & Record<string, unknown>>(
+  const query = tx.query<Omit<Assignment, 'trusted_signing_keys'> & { place: number } & Record<string, unknown>>(
     `SELECT w.place::int4 AS place, p.package_id, p.type, p.size_bytes, p.deleted_at, p.sha256, p.signature, p.checksum_verified,
        ${assignments.columns}
      FROM ${rowsOf('$2::uuid[]')} AS w (device_id, place) ${assignments.from}
@@ -128,7 +128,7 @@ export async function assignmentsOf(
     [tenantId, deviceIds],
   );
   const found: Assignment[][] = deviceIds.map(() => []);
-  for (const row of rows) found[row.place - 1]!.push(row);
+  for (const row of await withTrustedKeys(tx, tenantId, query)) found[row.place - 1]!.push(row);
   return found;
 }
 

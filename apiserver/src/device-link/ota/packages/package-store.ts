@@ -4,7 +4,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../../platform/database/sized-rows.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
-import { namespaceOf, trustedKeysOf } from '../../../policies/tenant-reader.ts';
+import { namespaceOf, trustedKeysOf, trustedSigningKeys } from '../../../policies/tenant-reader.ts';
 import { removeArtifact } from '../artifacts/artifact-store.ts';
 
 /** The devices that a build is for: kellet.v1.Compatibility with proto names, as stored. */
@@ -56,12 +56,22 @@ export interface PackageRow {
 
 type Row = PackageRow & Record<string, unknown>;
 
+/** Adds the keys that the tenant trusts to rows, in each of which the database would repeat them. */
+export async function withTrustedKeys<Row>(
+  tx: Transaction,
+  tenantId: string,
+  query: Promise<{ readonly rows: readonly Row[] }>,
+): Promise<(Row & { readonly trusted_signing_keys: readonly string[] })[]> {
+  const [{ rows }, keys] = await Promise.all([query, trustedSigningKeys(tx, tenantId)]);
+  return rows.map((row) => ({ ...row, trusted_signing_keys: keys }));
+}
+
 /** Why a package was rejected, as a reason of a condition. */
 export type Rejection = '' | 'ChecksumMismatch' | 'SignatureInvalid';
 
-const columns = `*, ${trustedKeysOf('ota_packages')},
-  coalesce((SELECT received_bytes FROM artifacts
+const columnsWithoutKeys = `*, coalesce((SELECT received_bytes FROM artifacts
   WHERE artifacts.tenant_id = ota_packages.tenant_id AND artifacts.sha256 = ota_packages.staging_key), 0) AS received_bytes`;
+const columns = `${columnsWithoutKeys}, ${trustedKeysOf('ota_packages')}`;
 
 /** Reports whether the package waits for its artifact. A deprecated one does after it was deleted and created again. */
 export const awaitsArtifact = (row: PackageRow): boolean =>
@@ -177,9 +187,9 @@ export async function listPackages(
   after: string | undefined,
   room: Room,
 ): Promise<(PackageRow & SizedRow)[]> {
-  const { rows } = await tx.query<Row & SizedRow>(
+  const query = tx.query<Omit<PackageRow, 'trusted_signing_keys'> & SizedRow & Record<string, unknown>>(
     sizedRows(
-      `SELECT ${columns}, octet_length(release_notes) + ${jsonBytes('compatibility')} AS row_bytes FROM ota_packages
+      `SELECT ${columnsWithoutKeys}, octet_length(release_notes) + ${jsonBytes('compatibility')} AS row_bytes FROM ota_packages
        WHERE tenant_id = $1 AND deleted_at IS NULL
          AND ($2::text IS NULL OR type = $2) AND ($3::text IS NULL OR status = $3)
          AND ($4::uuid IS NULL OR (created_at, package_id) >
@@ -189,7 +199,7 @@ export async function listPackages(
     ),
     [tenantId, filter.type, filter.status, after, room.limit, room.bytes],
   );
-  return rows;
+  return withTrustedKeys(tx, tenantId, query);
 }
 
 /** A package as its manifest states it. */

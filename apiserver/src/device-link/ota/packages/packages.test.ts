@@ -1,14 +1,17 @@
 // How a manifest's artifact is handled: a server that does not have it yet, another artifact, and a recreated package.
-import { createHash } from 'node:crypto';
+import { createHash, generateKeyPairSync, sign } from 'node:crypto';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { ListPackagesRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/requests/paging.ts';
+import { countBytesRead } from '../../../platform/testing/bytes-read.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
+import { updateTenant } from '../../../tenants/tenant-store.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { Packages } from './packages.ts';
@@ -117,6 +120,38 @@ describe('the artifact of a manifest', () => {
     expect(rows).to.have.length(1);
     expect(rows[0]!['artifact_uri']).to.match(/never$/);
     expect(rows[0]!['checksum_verified']).to.equal(false);
+  });
+
+  it('is listed without repeating the keys that the tenant trusts', async () => {
+    const { database, bytes } = countBytesRead(test.database);
+    const listing = new Packages({
+      compatibilityChanged: recountRollouts,
+      database,
+      writer: undefined as never,
+      paging: new Paging(Buffer.alloc(32)),
+      logger: createLogger('silent'),
+      artifacts: testIntake(),
+    });
+    const { publicKey, privateKey } = generateKeyPairSync('ed25519');
+    const pem = publicKey.export({ type: 'spki', format: 'pem' }).toString();
+    const keys = Array.from({ length: 16 }, () => pem);
+    await insertTenant(test.database, 'many');
+    await test.database.system((tx) => updateTenant(tx, 'many', { trusted_signing_keys: keys }));
+    const sha256 = createHash('sha256').update(artifact).digest();
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+           size_bytes, compatibility, status, checksum_verified)
+         SELECT 'many', gen_random_uuid(), 'p' || n, 'p', 'fw', '1.0.0', '', $1, $2, 1, '{}', 'available', true
+         FROM generate_series(1, 40) AS n`,
+        [sha256, sign(null, sha256, privateKey).toString('base64')],
+      ),
+    );
+    const { packages: found } = await listing.list(create(ListPackagesRequestSchema, {}), 'many');
+    expect(found!.map(({ signatureVerified }) => signatureVerified)).to.deep.equal(
+      Array.from({ length: 40 }, () => true),
+    );
+    expect(bytes()).to.be.below(60_000);
   });
 
   it('leaves its address and digest when its package is deleted, but not the notes', async () => {

@@ -1,13 +1,17 @@
 // Signatures of artifacts: Ed25519 over the SHA-256 digest, by one of the tenant's trusted keys.
-import { createPublicKey, hash, verify } from 'node:crypto';
+import { createPublicKey, hash, type KeyObject, verify } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
+import { Pauses } from '../../../platform/concurrency/pauses.ts';
 import type { PackageRow } from './package-store.ts';
 
 /** The parts of a package that decide whether it is signed. */
 export type SignedRow = Pick<PackageRow, 'signature' | 'sha256' | 'checksum_verified' | 'trusted_signing_keys'>;
 
 /** Verdicts on signatures, which never change: each request for a chunk of a signed package needs one. */
-const verdicts = new LRUCache<string, boolean>({ max: 1000 });
+const verdicts = new LRUCache<string, boolean>({ max: 4000 });
+
+/** Keys as they are used: reading one takes as long as verifying a signature. */
+const readKeys = new LRUCache<string, KeyObject>({ max: 200 });
 
 /** Reports whether the base64 text is a signature of the digest by any of the keys (PEM). Malformed base64 is no signature. */
 function verifySignature(signature: string, sha256: Buffer, trustedKeys: readonly string[]): boolean {
@@ -20,7 +24,24 @@ function verifySignature(signature: string, sha256: Buffer, trustedKeys: readonl
 function isSignature(signature: string, sha256: Buffer, trustedKeys: readonly string[]): boolean {
   const bytes = Buffer.from(signature, 'base64');
   if (bytes.length !== 64) return false;
-  return trustedKeys.some((pem) => verify(null, sha256, createPublicKey(pem), bytes));
+  return trustedKeys.some((pem) => verify(null, sha256, keyOf(pem), bytes));
+}
+
+function keyOf(pem: string): KeyObject {
+  const known = readKeys.get(pem);
+  if (known) return known;
+  const key = createPublicKey(pem);
+  readKeys.set(pem, key);
+  return key;
+}
+
+/** Verifies the signatures of many packages, so that judging them takes no time, and serves others meanwhile. */
+export async function verifyInTurns(rows: readonly SignedRow[]): Promise<void> {
+  const pauses = new Pauses();
+  for (const row of rows) {
+    isSigned(row);
+    await pauses.next();
+  }
 }
 
 /** Judges a signature. Without a signature, or while the tenant trusts no key, there is nothing to verify: `none`. */

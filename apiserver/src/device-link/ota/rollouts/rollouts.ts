@@ -21,6 +21,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import { FairSlots } from '../../../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
+import { listSized } from '../../../platform/database/sized-rows.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound, unavailable } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import { enumFilter } from '../../../platform/requests/enums.ts';
@@ -53,7 +54,12 @@ import { updateHistory } from './decisions/update-history.ts';
 import { toRollouts } from './observed.ts';
 import { eligibleFrom, listExcluded } from './planning/fleet-summary.ts';
 import { requireAdmissible, wantedRollout } from './planning/rollout-admissibility.ts';
-import { findRolloutDevices, listRolloutDevices, markSkipped } from './stores/rollout-device-store.ts';
+import {
+  findRolloutDevices,
+  listRolloutDevices,
+  markSkipped,
+  type RolloutDeviceRow,
+} from './stores/rollout-device-store.ts';
 import {
   findRollout,
   getRollout,
@@ -76,6 +82,19 @@ const plannedDevices = 100;
 
 /** How long a plan waits for its turn. */
 const planMilliseconds = 5000;
+
+/** Devices of a page that waits for no turn: the error of one takes up to 16 KiB. */
+const smallPageOfDevices = 50;
+
+const toRolloutDevice = (row: RolloutDeviceRow) => ({
+  deviceId: row.device_id,
+  state: RolloutDevice_State[row.state],
+  attempts: row.attempts,
+  firmwareVersion: row.firmware_version,
+  error: row.error,
+  progressPercent: row.progress_percent ?? undefined,
+  updatedAt: timestampFromDate(row.updated_at),
+});
 
 const unknownDevice = (id: string): KelletError => notFound(`device_ids: ${JSON.stringify(id)}`);
 
@@ -243,29 +262,22 @@ export class Rollouts {
   }
 
   /** Returns a page of a rollout's devices in order of their ids. */
-  listDevices(
+  async listDevices(
     request: ListRolloutDevicesRequest,
     tenantId: string,
   ): Promise<MessageInitShape<typeof ListRolloutDevicesResponseSchema>> {
-    return this.parts.database.read(tenantId, async (tx) => {
-      await getRollout(tx, tenantId, request.rolloutId);
-      const state = enumFilter<DeviceState>('state', RolloutDevice_StateSchema, request.state);
-      const states = state && [state];
-      const scope = [tenantId, 'rollout devices', request.rolloutId, states];
-      const page = this.parts.paging.open<string>(request, scope);
-      const found = await listRolloutDevices(tx, tenantId, request.rolloutId, states, page.after, page.size);
-      const { rows, nextPageToken } = this.parts.paging.close(found, page, scope, (row) => row.device_id);
-      const devices = rows.map((row) => ({
-        deviceId: row.device_id,
-        state: RolloutDevice_State[row.state],
-        attempts: row.attempts,
-        firmwareVersion: row.firmware_version,
-        error: row.error,
-        progressPercent: row.progress_percent ?? undefined,
-        updatedAt: timestampFromDate(row.updated_at),
-      }));
-      return { devices, nextPageToken };
+    const { rolloutId } = request;
+    const state = enumFilter<DeviceState>('state', RolloutDevice_StateSchema, request.state);
+    const states = state && [state];
+    const { items, nextPageToken } = await listSized(this.parts, request, {
+      scope: [tenantId, 'rollout devices', rolloutId, states],
+      smallPage: smallPageOfDevices,
+      cursorOf: (row: RolloutDeviceRow) => row.device_id,
+      check: (tx) => getRollout(tx, tenantId, rolloutId),
+      read: (tx, after, room) => listRolloutDevices(tx, tenantId, rolloutId, states, after, room),
+      toItem: toRolloutDevice,
     });
+    return { devices: items, nextPageToken };
   }
 
   /** Pauses a rollout. */

@@ -92,7 +92,8 @@ describe(`a rollout to ${size} devices`, function () {
       await scheduleDevices(tx, state, package_, new Date());
       await nextDeadline(tx, tenant, id);
       await listOverdueDevices(tx, tenant, id, new Date(), 500);
-      const attempts = (await listRolloutDevices(plain, tenant, id, undefined, undefined, 500)).map((row) => ({
+      const room = { limit: 500, bytes: 2 ** 20 };
+      const attempts = (await listRolloutDevices(plain, tenant, id, undefined, undefined, room)).map((row) => ({
         deviceId: row.device_id,
         correlationId: newId(),
       }));
@@ -100,7 +101,7 @@ describe(`a rollout to ${size} devices`, function () {
       await restartDevices(tx, tenant, id, 'sent', true, attempts);
       await readmitMembers(tx, tenant, id, 10, attempts);
       for (const states of [undefined, ['failure', 'timed_out'] as const]) {
-        await listRolloutDevices(tx, tenant, id, states, undefined, 500);
+        await listRolloutDevices(tx, tenant, id, states, undefined, room);
       }
       await summarizeFleet(tx, tenant, profile, package_);
       throw new Error('rolled back');
@@ -118,7 +119,8 @@ describe(`a rollout to ${size} devices`, function () {
     expect(merged).to.have.length(2);
     for (const plan of merged) {
       expect(plan).to.match(/Index Scan using ota_rollout_devices_by_state/);
-      expect(plan).not.to.match(/^ *Filter/m);
+      // Nothing but the room of the page.
+      expect(plan.replace(/^ *Filter: .*bytes_before.*$/m, '')).not.to.match(/^ *Filter/m);
     }
     // What continues along an index needs no sorting.
     const paged = plans.filter(

@@ -1660,7 +1660,7 @@ export type DeviceStatistics = Message<"kellet.v1.DeviceStatistics"> & {
   offline: number;
 
   /**
-   * By the version that the devices reported, most frequent first; "" if they have not reported one.
+   * By the version that the devices reported, most frequent first, at most 1,000; "" if they have not reported one.
    *
    * @generated from field: repeated kellet.v1.FirmwareVersionCount firmware_versions = 4;
    */

@@ -1,7 +1,9 @@
 import { expect } from 'chai';
+import type { Transaction } from '../../../../platform/database/database.ts';
 import { createTestDatabase, type TestDatabase } from '../../../../platform/testing/test-database.ts';
 import { matchesPattern } from '../../../provisioning/hardware-id-pattern.ts';
-import { toLike } from './fleet-summary.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import { summarizeFleet, toLike } from './fleet-summary.ts';
 
 describe('a pattern of hardware ids in SQL', () => {
   let test: TestDatabase;
@@ -57,4 +59,32 @@ describe('a pattern of hardware ids in SQL', () => {
       expect(rows.map(({ id }) => id)).to.deep.equal(expected);
     });
   }
+});
+
+describe('the summary of a fleet', () => {
+  it('serves others while it judges very many versions', async () => {
+    const rows = Array.from({ length: 100_000 }, (_, n) => ({ version: `1.${n}.0`, matches: true, devices: 1 }));
+    const query = async (text: string) => ({ rows: text.includes('FROM devices\n       WHERE') ? rows : [] });
+    const package_ = {
+      ...{ package_id: '0197a000-0000-7000-8000-000000000001', type: 'fw', version: '2.0.0' },
+      compatibility: { device_type: 'sensor', min_version: '1.500.0' },
+    };
+    let others = 0;
+    const other = setInterval(() => (others += 1), 0);
+    try {
+      const summary = await summarizeFleet(
+        { query } as unknown as Transaction,
+        'acme',
+        { profileId: 'p', type: 'sensor' },
+        package_ as unknown as PackageRow,
+      );
+      expect({ devices: summary.devices, eligible: summary.eligible }).to.deep.equal({
+        devices: 100_000,
+        eligible: 99_500,
+      });
+      expect(others).to.be.above(3);
+    } finally {
+      clearInterval(other);
+    }
+  });
 });

@@ -1,5 +1,6 @@
-// Sums up which devices of a fleet a package is for, before there is a rollout of it. PostgreSQL reads the fleet; its size costs
-// neither memory here nor time on the event loop.
+// Sums up which devices of a fleet a package is for, before there is a rollout of it. PostgreSQL reads the fleet; of it come
+// only its versions, and others are served while these are judged.
+import { Pauses } from '../../../../platform/concurrency/pauses.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { type Exclusion, exclusion, isForHardware, rankPrefix, targetOf } from '../decisions/cohort.ts';
@@ -91,7 +92,10 @@ export async function summarizeFleet(
   };
   const keyOf = ({ version, matches }: Group) => `${matches} ${version}`;
   const ownDevices = new Map(overridden.rows.map((group) => [keyOf(group), group.devices]));
+  // Each device may have a version of its own.
+  const pauses = new Pauses();
   for (const group of all.rows) {
+    await pauses.next();
     const devices = ownDevices.get(keyOf(group)) ?? 0;
     add(group, true, devices);
     add(group, false, group.devices - devices);

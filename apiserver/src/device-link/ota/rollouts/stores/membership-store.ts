@@ -2,9 +2,8 @@
 import type { FleetChange } from '../../../../device-registry/devices/fleet-changes.ts';
 import { profileRolloutsLock } from '../../../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
-import { trustedKeysOf } from '../../../../policies/tenant-reader.ts';
-import type { PackageRow } from '../../packages/package-store.ts';
-import type { SignedRow } from '../../packages/signature.ts';
+import { type PackageRow, withTrustedKeys } from '../../packages/package-store.ts';
+import { type SignedRow, verifyInTurns } from '../../packages/signature.ts';
 import { targetOf } from '../decisions/cohort.ts';
 import type { Membership } from '../decisions/membership-change.ts';
 import type { Phase } from '../decisions/pause-decision.ts';
@@ -92,7 +91,20 @@ async function shareProfiles(tx: Transaction, tenantId: string, profileIds: read
 /** The package of a rollout, as far as its signature is concerned. */
 type RunningPackage = SignedRow & { readonly rollout_id: string };
 
-const runningPackages = `SELECT r.rollout_id, r.profile_id, p.signature, p.sha256, p.checksum_verified, ${trustedKeysOf('r')}
+type RunningRow = Omit<RunningPackage, 'trusted_signing_keys'> & Record<string, unknown>;
+
+/** Adds the keys that the tenant trusts, and verifies the signatures. */
+async function verified<Row extends RunningRow>(
+  tx: Transaction,
+  tenantId: string,
+  query: Promise<{ readonly rows: readonly Row[] }>,
+): Promise<(Row & RunningPackage)[]> {
+  const rows = await withTrustedKeys(tx, tenantId, query);
+  await verifyInTurns(rows);
+  return rows;
+}
+
+const runningPackages = `SELECT r.rollout_id, r.profile_id, p.signature, p.sha256, p.checksum_verified
   FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id)`;
 
 /** Returns the packages of the rollouts to a profile that have not completed. */
@@ -101,11 +113,11 @@ export async function listRunningPackages(
   tenantId: string,
   profileId: string,
 ): Promise<RunningPackage[]> {
-  const { rows } = await tx.query<RunningPackage>(
+  const query = tx.query<RunningRow>(
     `${runningPackages} WHERE r.tenant_id = $1 AND r.profile_id = $2 AND r.phase <> 'completed'`,
     [tenantId, profileId],
   );
-  return rows;
+  return verified(tx, tenantId, query);
 }
 
 /** Returns the packages of the active rollouts, and whether their profiles require signatures. */
@@ -113,11 +125,11 @@ export async function listActivePackages(
   tx: Transaction,
   tenantId: string,
 ): Promise<(RunningPackage & { readonly signature_required: boolean })[]> {
-  const { rows } = await tx.query<RunningPackage & { signature_required: boolean }>(
+  const query = tx.query<RunningRow & { signature_required: boolean }>(
     `SELECT q.*, coalesce((f.document->'ota_policy'->>'require_signature')::boolean, false) AS signature_required
      FROM (${runningPackages} WHERE r.tenant_id = $1 AND r.phase = 'active') AS q
      LEFT JOIN profiles f ON f.tenant_id = $1 AND f.profile_id = q.profile_id`,
     [tenantId],
   );
-  return rows;
+  return verified(tx, tenantId, query);
 }

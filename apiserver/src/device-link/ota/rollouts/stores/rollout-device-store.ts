@@ -1,5 +1,6 @@
 // The SQL of the devices of a rollout.
 import type { Transaction } from '../../../../platform/database/database.ts';
+import { type Room, type SizedRow, sizedRows } from '../../../../platform/database/sized-rows.ts';
 import { nilId } from '../../../../platform/ids.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { type ChangedDevice, type DeviceState, deviceStates } from '../decisions/rollout-state.ts';
@@ -73,25 +74,28 @@ export async function findRolloutDevices(
   return rows;
 }
 
-/** Returns devices of a rollout in order of their ids, one more than the page; by default of all states. */
+/** Returns devices of a rollout after one, in order of their ids; by default of all states. Their errors may be large. */
 export async function listRolloutDevices(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
   states: readonly DeviceState[] | undefined,
   after: string | undefined,
-  size: number,
-): Promise<RolloutDeviceRow[]> {
+  room: Room,
+): Promise<(RolloutDeviceRow & SizedRow)[]> {
   // Each state has its own part of the index by state, in order of the ids. In this form, which no other index serves.
-  const { rows } = await tx.query<Row>(
-    `SELECT m.* FROM unnest($5::text[]) AS wanted (state)
-     CROSS JOIN LATERAL (
-       SELECT * FROM ota_rollout_devices
-       WHERE tenant_id = $1 AND (rollout_id, state, device_id) > ($2, wanted.state, $3)
-         AND (rollout_id, state) <= ($2, wanted.state)
-       ORDER BY rollout_id, state, device_id LIMIT $4) AS m
-     ORDER BY m.device_id LIMIT $4`,
-    [tenantId, rolloutId, after ?? nilId, size + 1, states ?? deviceStates],
+  const { rows } = await tx.query<Row & SizedRow>(
+    sizedRows(
+      `SELECT m.*, octet_length(m.error) AS row_bytes FROM unnest($6::text[]) AS wanted (state)
+       CROSS JOIN LATERAL (
+         SELECT * FROM ota_rollout_devices
+         WHERE tenant_id = $1 AND (rollout_id, state, device_id) > ($2, wanted.state, $3)
+           AND (rollout_id, state) <= ($2, wanted.state)
+         ORDER BY rollout_id, state, device_id LIMIT $4::int4 + 1) AS m`,
+      'device_id',
+      4,
+    ),
+    [tenantId, rolloutId, after ?? nilId, room.limit, room.bytes, states ?? deviceStates],
   );
   return rows;
 }

@@ -1,5 +1,6 @@
 // Goes through the devices of a rollout page by page, each in a transaction of its own.
 import type { Transaction } from '../../../../platform/database/database.ts';
+import { pageBytes } from '../../../../platform/database/sized-rows.ts';
 import type { DeviceState, RolloutState } from '../decisions/rollout-state.ts';
 import { listRolloutDevices, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
 import { devicesPerTransaction } from './scheduling.ts';
@@ -16,10 +17,10 @@ export async function workOnNextDevices(
   states?: readonly DeviceState[],
 ): Promise<void> {
   const { tenantId, rolloutId, workCursor } = state;
-  const page = await listRolloutDevices(tx, tenantId, rolloutId, states, workCursor, devicesPerTransaction);
-  const devices = page.slice(0, devicesPerTransaction);
+  const room = { limit: devicesPerTransaction, bytes: pageBytes };
+  const devices = await listRolloutDevices(tx, tenantId, rolloutId, states, workCursor, room);
   await work(devices);
-  const isLast = page.length === devices.length;
+  const isLast = !devices.at(-1)?.has_next;
   state.workCursor = isLast ? undefined : devices.at(-1)!.device_id;
   if (isLast) state.pendingWork = next;
 }
