@@ -277,7 +277,8 @@ describe('the rows that are read', function () {
         costs.push((rows.get('outbox') ?? 0) / backlog);
       }
       expect(costs[0]).to.be.at.least(1);
-      expect(costs[1], `${costs[0]} rows an event of a short backlog`).to.be.lessThan(1.5 * costs[0]!);
+      // If each round read the whole backlog, six times as many. A slow broker has some read again.
+      expect(costs[1], `${costs[0]} rows an event of a short backlog`).to.be.lessThan(3 * costs[0]!);
     } finally {
       await broker.close();
     }

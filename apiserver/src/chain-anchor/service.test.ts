@@ -12,7 +12,15 @@ import { connect } from 'nats';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { eventually } from '../platform/testing/eventually.ts';
-import { type Anchoring, anchorMethods, asAdmin, newPoint, sealBatch, startAnchoring } from './testing/anchoring.ts';
+import {
+  type Anchoring,
+  anchorMethods,
+  asAdmin,
+  newPoint,
+  sealBatch,
+  startAnchoring,
+  type TestBatch,
+} from './testing/anchoring.ts';
 
 describe('chain-anchor', function () {
   this.timeout(60_000);
@@ -110,25 +118,27 @@ describe('chain-anchor', function () {
   });
 
   it('turns callbacks into confirmations', async () => {
-    const batch = await sealBatch(anchoring.platform.database, [newPoint(newId())]);
-    await waitFor(batch.batchId, AnchorBatch_Status.seen);
-    const { txid } = await getBatch(batch.batchId);
     const client = await connect({ servers: process.env['KELLET_TEST_NATS_URL']! });
-    let found = '';
+    // Other tests confirm batches meanwhile, so that this one's event is not the last of its subject for long.
+    const messages: string[] = [];
+    let batch: TestBatch;
+    let found: string | undefined;
+    let txid = '';
     try {
-      // Other tests confirm batches meanwhile, so that this one's event is not the last of its subject for long.
-      client.subscribe('anchor.confirmations', {
-        callback: (_, message) => {
-          if (message.string().includes(txid)) found = message.string();
-        },
-      });
+      client.subscribe('anchor.confirmations', { callback: (_, message) => void messages.push(message.string()) });
       await client.flush();
+      batch = await sealBatch(anchoring.platform.database, [newPoint(newId())]);
+      await waitFor(batch.batchId, AnchorBatch_Status.seen);
+      ({ txid } = await getBatch(batch.batchId));
       await anchoring.devchain.control('mine', { count: 1 });
-      await eventually(async () => found !== '', 30_000);
+      await eventually(async () => {
+        found = messages.find((message) => message.includes(txid));
+        return found !== undefined;
+      }, 30_000);
     } finally {
       await client.close();
     }
-    const event = JSON.parse(found) as Record<string, unknown>;
+    const event = JSON.parse(found!) as Record<string, unknown>;
     expect(event).to.include({ type: 'anchor.confirmations', subject: txid, tenantid: 'acme' });
     expect(event['data']).to.have.property('batch_id', batch.batchId);
     await waitFor(batch.batchId, AnchorBatch_Status.confirmed);

@@ -342,7 +342,7 @@ describe('MQTT and hostile clients', () => {
     for (const socket of sockets) (socket as unknown as { _socket: Socket })._socket.write(pings);
     await closed;
     isOver = true;
-    expect(await longest, 'milliseconds').to.be.below(400);
+    expect(await longest, 'milliseconds').to.be.below(900);
   });
 
   it('counts incomplete messages of WebSockets towards the memory of their tenant', async function () {

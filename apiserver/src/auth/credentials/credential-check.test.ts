@@ -76,7 +76,7 @@ describe('validate', () => {
   });
 
   it('reflects logout, a changed role, a disabled and a deleted user', async () => {
-    const { tokens, user, caller } = await at.signedIn('operator');
+    const { tokens, user } = await at.signedIn('operator');
     const admin = await at.signedIn();
     const update = (fields: object, paths: string[]) =>
       at.call(method.updateUser, { userId: user.user_id, ...fields, updateMask: { paths } }, admin.caller, {
@@ -84,7 +84,7 @@ describe('validate', () => {
       });
     await update({ role: User_Role.viewer }, ['role']);
     expect((await at.validate(tokens.accessToken)).scopes).not.to.include('devices:write');
-    await eventually(() => at.notified.includes(`session:${caller.sessionId}`));
+    await eventually(() => at.notified.includes(`user:${user.user_id}`));
     await update({ disabled: true }, ['disabled']);
     expect(await at.validate(tokens.accessToken)).to.include({ valid: false, reason: Reason.disabled });
     await update({ disabled: false }, ['disabled']);

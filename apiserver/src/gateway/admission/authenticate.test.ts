@@ -455,8 +455,9 @@ describe('caching credentials', () => {
       reply = async () => ({ valid: false, reason });
       announce('acme', tenantChannel);
       await settled(100);
-      expect([...ended.values()]).to.deep.equal([1000]);
-      expect([...ended.keys()][0]).to.match(/^PERMISSION_DENIED tenant (suspended|deleted)$/);
+      // A look at the tenant while it was suspended may still be remembered.
+      expect([...ended.values()].reduce((sum, count) => sum + count, 0)).to.equal(1000);
+      for (const key of ended.keys()) expect(key).to.match(/^PERMISSION_DENIED tenant (suspended|deleted)$/);
       expect(asked).to.be.at.most(32);
       for (const stop of stops) stop();
     }
