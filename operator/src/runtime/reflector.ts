@@ -33,8 +33,12 @@ export interface ReflectorOptions<T> {
   /** Receives each change after the cache has been updated. Errors it throws are logged. */
   onChange: (change: Change<T>) => void;
   labelSelector?: string;
-  /** Objects per page of the list (default 500). */
+  /** Objects per page of the list, at most (default 500). */
   pageSize?: number;
+  /** Bytes of a page (default 4 MiB): where objects are large, pages have fewer. A single object has at most some 3 MiB. */
+  pageBytes?: number;
+  /** Returns what is kept of an object (default: all). */
+  keep?: (object: T) => T;
   /** Minimum duration of a watch in seconds; the client requests one to two times as long (default 300). */
   watchSeconds?: number;
   /** Milliseconds without data after which a connection is dead (default: the client's). */
@@ -55,11 +59,14 @@ export class Reflector<T extends KubernetesObject> {
   private progressed = true;
   /** Objects per page; undefined once the server has expired a list between two pages. */
   private pageSize: number | undefined;
+  private readonly largestPage: number;
+  private readonly pageBytes: number;
 
   constructor(options: ReflectorOptions<T>) {
     this.options = options;
     this.backoff = new Backoff(options.backoff ?? { first: 250, longest: 15_000 }, options.clock);
-    this.pageSize = options.pageSize ?? 500;
+    this.largestPage = this.pageSize = options.pageSize ?? 500;
+    this.pageBytes = options.pageBytes ?? 4 * 1024 * 1024;
   }
 
   /** Resolves when the first list is complete. */
@@ -125,17 +132,25 @@ export class Reflector<T extends KubernetesObject> {
     const { client, resource, labelSelector } = this.options;
     const seen = new Map<string, T>();
     let page: string | undefined;
-    let resourceVersion: string;
-    do {
-      const query = { limit: this.pageSize, continue: page, labelSelector };
-      const list = await client.list<T>(resource, '', query, signal).catch((error: unknown) => {
-        if (page !== undefined && failureOf(error) === 'expired') this.pageSize = undefined;
+    let resourceVersion: string | undefined;
+    let limit = this.pageSize;
+    while (resourceVersion === undefined) {
+      const query = { limit, continue: page, labelSelector };
+      const list = await client.list<T>(resource, '', query, signal, this.pageBytes).catch((error: unknown) => {
+        const failure = failureOf(error);
+        if (failure === 'tooLarge' && limit !== 1) return undefined;
+        if (page !== undefined && failure === 'expired') this.pageSize = undefined;
         throw error;
       });
-      for (const object of list.items) seen.set(keyText(keyOf(object)), object);
+      if (!list) {
+        limit = limit === undefined ? this.largestPage : Math.ceil(limit / 2);
+        continue;
+      }
+      for (const object of list.items) seen.set(keyText(keyOf(object)), this.kept(object));
       page = list.metadata.continue || undefined;
-      resourceVersion = list.metadata.resourceVersion;
-    } while (page !== undefined);
+      if (page === undefined) resourceVersion = list.metadata.resourceVersion;
+      limit &&= Math.min(this.largestPage, Math.ceil(limit * 1.25));
+    }
     this.contactedAt = this.options.clock.monotonic();
     for (const key of [...this.objects.keys()]) if (!seen.has(key)) this.remove(key);
     for (const [key, object] of seen) this.put(key, object);
@@ -164,16 +179,20 @@ export class Reflector<T extends KubernetesObject> {
   private take(event: WatchEvent<T>): void {
     const key = keyText(keyOf(event.object));
     if (event.type === 'DELETED') this.remove(key, event.object);
-    else if (event.type !== 'BOOKMARK') this.put(key, event.object);
+    else if (event.type !== 'BOOKMARK') this.put(key, this.kept(event.object));
     this.resourceVersion = event.object.metadata.resourceVersion;
     this.contactedAt = this.options.clock.monotonic();
     this.progressed = true;
     this.backoff.reset();
   }
 
-  private put(key: string, object: T): void {
+  private kept(object: T): T {
     // managedFields are never read, and are often the largest part of an object.
     delete object.metadata.managedFields;
+    return this.options.keep?.(object) ?? object;
+  }
+
+  private put(key: string, object: T): void {
     const previous = this.objects.get(key);
     if (previous?.metadata.uid === object.metadata.uid) {
       if (previous?.metadata.resourceVersion === object.metadata.resourceVersion) return;
