@@ -4,6 +4,7 @@
 // deleted and recreated with the same name is reported as deleted and added; changes missed while not watching are
 // reported after the next list. It lists again only if the server no longer has its position (410).
 import {
+  defaultPage,
   failureOf,
   isOlder,
   keyOf,
@@ -11,6 +12,7 @@ import {
   type KubernetesClient,
   KubernetesError,
   type KubernetesObject,
+  listPages,
   type Resource,
   type WatchEvent,
 } from '@kellet/kubernetes';
@@ -35,7 +37,7 @@ export interface ReflectorOptions<T> {
   labelSelector?: string;
   /** Objects per page of the list, at most (default 500). */
   pageSize?: number;
-  /** Bytes of a page (default 4 MiB): where objects are large, pages have fewer. A single object has at most some 3 MiB. */
+  /** Bytes of a page (default 4 MiB): where objects are large, pages have fewer. */
   pageBytes?: number;
   /** Returns what is kept of an object (default: all). */
   keep?: (object: T) => T;
@@ -59,14 +61,11 @@ export class Reflector<T extends KubernetesObject> {
   private progressed = true;
   /** Objects per page; undefined once the server has expired a list between two pages. */
   private pageSize: number | undefined;
-  private readonly largestPage: number;
-  private readonly pageBytes: number;
 
   constructor(options: ReflectorOptions<T>) {
     this.options = options;
     this.backoff = new Backoff(options.backoff ?? { first: 250, longest: 15_000 }, options.clock);
-    this.largestPage = this.pageSize = options.pageSize ?? 500;
-    this.pageBytes = options.pageBytes ?? 4 * 1024 * 1024;
+    this.pageSize = options.pageSize ?? defaultPage.objects;
   }
 
   /** Resolves when the first list is complete. */
@@ -129,27 +128,18 @@ export class Reflector<T extends KubernetesObject> {
   }
 
   private async list(signal: AbortSignal): Promise<void> {
-    const { client, resource, labelSelector } = this.options;
+    const { client, resource, labelSelector, pageBytes } = this.options;
     const seen = new Map<string, T>();
-    let page: string | undefined;
     let resourceVersion: string | undefined;
-    let limit = this.pageSize;
-    while (resourceVersion === undefined) {
-      const query = { limit, continue: page, labelSelector };
-      const list = await client.list<T>(resource, '', query, signal, this.pageBytes).catch((error: unknown) => {
-        const failure = failureOf(error);
-        if (failure === 'tooLarge' && limit !== 1) return undefined;
-        if (page !== undefined && failure === 'expired') this.pageSize = undefined;
-        throw error;
-      });
-      if (!list) {
-        limit = limit === undefined ? this.largestPage : Math.ceil(limit / 2);
-        continue;
+    try {
+      const options = { namespace: '', query: { labelSelector }, signal, objects: this.pageSize, bytes: pageBytes };
+      for await (const page of listPages<T>(client, resource, options)) {
+        for (const object of page.items) seen.set(keyText(keyOf(object)), this.kept(object));
+        ({ resourceVersion } = page.metadata);
       }
-      for (const object of list.items) seen.set(keyText(keyOf(object)), this.kept(object));
-      page = list.metadata.continue || undefined;
-      if (page === undefined) resourceVersion = list.metadata.resourceVersion;
-      limit &&= Math.min(this.largestPage, Math.ceil(limit * 1.25));
+    } catch (error) {
+      if (resourceVersion !== undefined && failureOf(error) === 'expired') this.pageSize = undefined;
+      throw error;
     }
     this.contactedAt = this.options.clock.monotonic();
     for (const key of [...this.objects.keys()]) if (!seen.has(key)) this.remove(key);
