@@ -116,6 +116,8 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     perMessageDeflate: false,
     // Automatic pongs would queue without bound for a client that does not read.
     autoPong: false,
+    // Others run between the messages of one read, of which it may hold ten thousand.
+    allowSynchronousEvents: false,
   });
   const gauge: Gauge = new Gauge({
     name: 'kellet_websocket_connections',

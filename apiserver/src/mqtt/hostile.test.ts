@@ -309,6 +309,42 @@ describe('MQTT and hostile clients', () => {
     expect(pongs).to.be.below(200);
   });
 
+  it('lets others run between the pings that one read of a WebSocket holds', async function () {
+    this.timeout(60_000);
+    const victim = await link.device(stranger);
+    const sockets: WebSocket[] = [];
+    // An address may have a hundred that are not judged yet.
+    for (let count = 0; count < 6; count += 1) {
+      const some = Array.from({ length: 50 }, async () => {
+        const socket = new WebSocket(`ws://127.0.0.1:${link.process.ports.restPort}/mqtt`, 'mqtt');
+        socket.on('error', () => undefined);
+        const one = await link.device();
+        if (socket.readyState !== WebSocket.OPEN) await once(socket, 'open');
+        socket.send(generate(connectPacket(one)));
+        await once(socket, 'message');
+        return socket;
+      });
+      sockets.push(...(await Promise.all(some)));
+    }
+    const ping = Buffer.from([0x89, 0x80, 1, 2, 3, 4]);
+    const pings = Buffer.concat(Array.from({ length: Math.floor(65_536 / ping.length) }, () => ping));
+    let isOver = false;
+    const longest = (async () => {
+      let most = 0;
+      while (!isOver) {
+        const begun = performance.now();
+        await link.call(link.operators[stranger]!, 'GET', `devices/${victim.deviceId}`);
+        most = Math.max(most, performance.now() - begun);
+      }
+      return most;
+    })();
+    const closed = Promise.all(sockets.map((socket) => once(socket, 'close')));
+    for (const socket of sockets) (socket as unknown as { _socket: Socket })._socket.write(pings);
+    await closed;
+    isOver = true;
+    expect(await longest, 'milliseconds').to.be.below(400);
+  });
+
   it('counts incomplete messages of WebSockets towards the memory of their tenant', async function () {
     this.timeout(60_000);
     const devices = await Promise.all(Array.from({ length: 80 }, () => link.device()));

@@ -98,6 +98,8 @@ export class MqttListeners {
     perMessageDeflate: false,
     // Automatic pongs would queue without bound for a client that does not read.
     autoPong: false,
+    // Others run between the messages of one read, of which it may hold ten thousand.
+    allowSynchronousEvents: false,
   });
   private isClosed = false;
 
