@@ -186,9 +186,10 @@ describe('custom resources written for REST callers', function () {
     );
     expect(outcomes.filter((outcome) => outcome === 'made')).to.have.length(2);
     expect(outcomes.filter((outcome) => outcome === 'a tenant has at most 500 profiles')).to.have.length(4);
-    const made = (await kubernetes.list('DeviceProfile', namespace)).filter(({ metadata }) =>
-      metadata.name.startsWith('counted-'),
-    );
+    const made: string[] = [];
+    for await (const page of kubernetes.list('DeviceProfile', namespace)) {
+      made.push(...page.map(({ name }) => name).filter((name) => name.startsWith('counted-')));
+    }
     expect(made).to.have.length(2);
     await fill('ProvisioningTemplate', 1000);
     expect(await refusalOf(call(template.createTemplate, { name: 'one more', profileId }))).to.equal(

@@ -28,6 +28,8 @@ export interface KubernetesRequest extends Location {
   contentType?: string;
   accept?: string;
   signal?: AbortSignal | undefined;
+  /** Bytes of the response that are read; a larger one fails with `tooLarge`. */
+  maximumBytes?: number | undefined;
 }
 
 /** Options of a write. */
@@ -113,14 +115,15 @@ export class KubernetesClient {
     }
   }
 
-  /** Reads a page of a collection. The namespace '' means all. */
+  /** Reads a page of a collection. The namespace '' means all. Fails with `tooLarge` beyond `maximumBytes`. */
   list<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
     query: Query = {},
     signal?: AbortSignal,
+    maximumBytes?: number,
   ): Promise<ObjectList<T>> {
-    return this.request({ method: 'GET', ...locate(resource, namespace), query, signal });
+    return this.request({ method: 'GET', ...locate(resource, namespace), query, signal, maximumBytes });
   }
 
   /** Creates an object. With `dryRun` it is validated but not stored. */
@@ -272,7 +275,8 @@ export class KubernetesClient {
         });
         const isWatch = idleMilliseconds !== undefined && response.statusCode < 300;
         const { statusCode, headers: received } = response;
-        return { statusCode, headers: received, body: response.body, text: isWatch ? '' : await response.body.text() };
+        const text = isWatch ? '' : await textOf(response.body, request.maximumBytes);
+        return { statusCode, headers: received, body: response.body, text };
       } catch (error) {
         throw transportError(error);
       }
@@ -280,4 +284,19 @@ export class KubernetesClient {
     const { around } = this.options;
     return around ? around({ method, url, template }, exchange) : exchange();
   }
+}
+
+/** Reads a body. Throws KubernetesError `tooLarge` if it is larger than this. */
+async function textOf(body: Dispatcher.ResponseData['body'], most = Infinity): Promise<string> {
+  if (most === Infinity) return body.text();
+  const pieces: Buffer[] = [];
+  let bytes = 0;
+  for await (const piece of body as AsyncIterable<Buffer>) {
+    bytes += piece.length;
+    if (bytes > most) {
+      throw new KubernetesError(0, { message: `the response is larger than ${most} bytes` }, { failure: 'tooLarge' });
+    }
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces).toString('utf8');
 }

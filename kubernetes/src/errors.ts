@@ -23,6 +23,8 @@ export type Failure =
   | 'unreachable'
   /** There was no complete and valid response in time: the request may have been carried out. */
   | 'unknownOutcome'
+  /** The response is larger than the caller reads. */
+  | 'tooLarge'
   | 'unauthenticated'
   | 'forbidden'
   | 'notFound'

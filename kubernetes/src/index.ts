@@ -3,4 +3,5 @@ export { KubeConfig } from '@kubernetes/client-node';
 export * from './client.ts';
 export { loadKubeConfig } from './connection.ts';
 export * from './errors.ts';
+export * from './list-pages.ts';
 export * from './resource.ts';

@@ -1,6 +1,7 @@
 // The operator's cache of the cluster: watched copies of its kinds and of namespaces, indexed for the controllers.
 import { type Kind, type OtaRollout, plurals, tenantLabel } from '@kellet/crds';
 import { customResources, keyText, type KubernetesClient, namespaces, type ObjectKey } from '@kellet/kubernetes';
+import { keptPart } from './large-resources.ts';
 import { type CustomResource, isBeingDeleted, type Namespace, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
@@ -48,7 +49,7 @@ export class Cluster {
       };
       this.reflectors.set(
         kind,
-        new Reflector<CustomResource>({ ...options, resource: customResources[kind], onChange }),
+        new Reflector<CustomResource>({ ...options, resource: customResources[kind], keep: keptPart, onChange }),
       );
     }
     this.namespaces = new Reflector<Namespace>({
@@ -88,7 +89,7 @@ export class Cluster {
     }
   }
 
-  /** Returns the cached object, or undefined. */
+  /** Returns the cached object, of which it has only a part if it is large (large-resources.ts), or undefined. */
   get<K extends Kind>(kind: K, key: ObjectKey): ObjectOf[K] | undefined {
     return this.reflectors.get(kind)!.get(keyText(key)) as ObjectOf[K] | undefined;
   }

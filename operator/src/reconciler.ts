@@ -10,6 +10,7 @@ import type { Cluster } from './cluster.ts';
 import { fails, findCondition, type Finding, holds, toConditions, unknown, withReady } from './conditions.ts';
 import { type DataPlane, isOvertaken, overtakenRetryMilliseconds } from './data-plane.ts';
 import { hold, isHeld, release } from './finalizers.ts';
+import { isPart } from './large-resources.ts';
 import { toMeta } from './messages.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';
 import { controlKinds, type CustomResource, isBeingDeleted, type NamespacedKind, type ObjectOf } from './resources.ts';
@@ -94,6 +95,10 @@ export class Reconciler<K extends NamespacedKind> {
     if (!object) return {};
     const staleMilliseconds = statuses.staleFor(object);
     if (staleMilliseconds !== undefined) return { requeueAfterMilliseconds: staleMilliseconds };
+    if (isPart(object)) {
+      object = await client.find<ObjectOf[K]>(customResources[this.kind.kind], key.namespace, key.name);
+      if (!object) return {};
+    }
     if (isBeingDeleted(object)) return this.remove(object);
     // Nothing new is applied in a terminating namespace; an unknown one will be reported by the watch.
     if (cluster.isTerminating(key.namespace)) return {};

@@ -14,6 +14,7 @@ import { inContract } from '../control/field-names.ts';
 import { cancelOverdueIntents, type Intent } from '../control/intents.ts';
 import { kindNumbers } from '../control/kinds.ts';
 import { sleep } from '../platform/clock.ts';
+import { FairSlots } from '../platform/concurrency/fair-slots.ts';
 import { KeyedMutex } from '../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound, unavailable } from '../platform/errors.ts';
@@ -74,6 +75,15 @@ const applyAttempts = 5;
 const confirmationLooks = 50;
 const confirmationMilliseconds = 100;
 
+/**
+ * Resources that a process changes, reads and deletes at a time: each may be as large as etcd stores, and is in memory several times
+ * while it waits for the API server.
+ */
+const heldAtOnce = { total: 16, perOwner: 4, waitingPerOwner: 1000 };
+
+/** How long a call waits for its turn. */
+const turnMilliseconds = 10_000;
+
 /** Writes custom resources into a tenant's namespace and applies them in this process. */
 export class ResourceWriter {
   private readonly database: Database;
@@ -82,6 +92,10 @@ export class ResourceWriter {
   private readonly logger: Logger;
   private readonly creations: Creations;
   private readonly turns = new KeyedMutex();
+  private readonly slots = new FairSlots({
+    ...heldAtOnce,
+    refusal: () => unavailable('too many resources are being changed: try again'),
+  });
 
   constructor(options: {
     database: Database;
@@ -150,7 +164,13 @@ export class ResourceWriter {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context);
     // Serialised, so that a refused change is reverted before the next one.
-    return this.turns.run(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
+    return this.turns.run(`${kind}/${namespace}/${name}`, () =>
+      this.inSlot(context, () => this.patchInTurn(context, namespace, change)),
+    );
+  }
+
+  private inSlot<T>({ tenantId, signal }: CallContext, work: () => Promise<T>): Promise<T> {
+    return this.slots.run(tenantId, work, { milliseconds: turnMilliseconds, signal });
   }
 
   private async patchInTurn<K extends ManagedKind>(
@@ -175,7 +195,9 @@ export class ResourceWriter {
     name: string,
   ): Promise<KubernetesObject<ManagedSpecs[K]>> {
     const namespace = await this.namespaceOf(context);
-    const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, context.signal);
+    const object = await this.inSlot(context, () =>
+      this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, context.signal),
+    );
     if (!object) throw gone(name, object);
     return object;
   }
@@ -187,6 +209,13 @@ export class ResourceWriter {
    */
   async remove(context: CallContext, kind: ManagedKind, name: string): Promise<boolean> {
     const namespace = await this.namespaceOf(context);
+    return this.inSlot(context, () => this.removeInTurn(context, { kind, namespace, name }));
+  }
+
+  private async removeInTurn(
+    context: CallContext,
+    { kind, namespace, name }: { readonly kind: ManagedKind; readonly namespace: string; readonly name: string },
+  ): Promise<boolean> {
     const object = await this.kubernetes.get(kind, namespace, name, context.signal);
     if (!object) return false;
     const manager = foreignManager(object);

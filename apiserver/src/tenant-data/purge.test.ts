@@ -203,9 +203,9 @@ describe('the purge of a tenant', function () {
         [tenantId, 60 - index],
       );
     }
-    const list = async (_kind: string, namespace: string) => {
+    const list = async function* (_kind: string, namespace: string) {
       if (namespace !== 'behind') throw new Error('the cluster does not respond');
-      return [];
+      yield [];
     };
     const resources = new ResourcePurge(
       { ...emptyCluster, list },
@@ -228,9 +228,9 @@ describe('the purge of a tenant', function () {
         [tenantId, isConfirmed],
       );
     const listed = new Set<string>();
-    const list = async (_kind: string, namespace: string) => {
+    const list = async function* (_kind: string, namespace: string) {
       listed.add(namespace);
-      return [];
+      yield [];
     };
     const { logger } = testPlatform(test.database, new MovableClock());
     await purge({ resources: new ResourcePurge({ ...emptyCluster, list }, logger) }).purgeDue(never);

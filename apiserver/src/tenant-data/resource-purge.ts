@@ -24,9 +24,11 @@ export class ResourcePurge {
   async deleteResources(namespace: string): Promise<number> {
     let count = 0;
     for (const kind of namespaced) {
-      for (const { metadata } of await this.kubernetes.list(kind, namespace)) {
-        await this.remove(kind, metadata);
-        count += 1;
+      for await (const page of this.kubernetes.list(kind, namespace)) {
+        for (const metadata of page) {
+          await this.remove(kind, metadata);
+          count += 1;
+        }
       }
     }
     return count;

@@ -4,6 +4,7 @@
 // deleted and recreated with the same name is reported as deleted and added; changes missed while not watching are
 // reported after the next list. It lists again only if the server no longer has its position (410).
 import {
+  defaultPage,
   failureOf,
   isOlder,
   keyOf,
@@ -11,6 +12,7 @@ import {
   type KubernetesClient,
   KubernetesError,
   type KubernetesObject,
+  listPages,
   type Resource,
   type WatchEvent,
 } from '@kellet/kubernetes';
@@ -33,8 +35,12 @@ export interface ReflectorOptions<T> {
   /** Receives each change after the cache has been updated. Errors it throws are logged. */
   onChange: (change: Change<T>) => void;
   labelSelector?: string;
-  /** Objects per page of the list (default 500). */
+  /** Objects per page of the list, at most (default 500). */
   pageSize?: number;
+  /** Bytes of a page (default 4 MiB): where objects are large, pages have fewer. */
+  pageBytes?: number;
+  /** Returns what is kept of an object (default: all). */
+  keep?: (object: T) => T;
   /** Minimum duration of a watch in seconds; the client requests one to two times as long (default 300). */
   watchSeconds?: number;
   /** Milliseconds without data after which a connection is dead (default: the client's). */
@@ -59,7 +65,7 @@ export class Reflector<T extends KubernetesObject> {
   constructor(options: ReflectorOptions<T>) {
     this.options = options;
     this.backoff = new Backoff(options.backoff ?? { first: 250, longest: 15_000 }, options.clock);
-    this.pageSize = options.pageSize ?? 500;
+    this.pageSize = options.pageSize ?? defaultPage.objects;
   }
 
   /** Resolves when the first list is complete. */
@@ -122,20 +128,19 @@ export class Reflector<T extends KubernetesObject> {
   }
 
   private async list(signal: AbortSignal): Promise<void> {
-    const { client, resource, labelSelector } = this.options;
+    const { client, resource, labelSelector, pageBytes } = this.options;
     const seen = new Map<string, T>();
-    let page: string | undefined;
-    let resourceVersion: string;
-    do {
-      const query = { limit: this.pageSize, continue: page, labelSelector };
-      const list = await client.list<T>(resource, '', query, signal).catch((error: unknown) => {
-        if (page !== undefined && failureOf(error) === 'expired') this.pageSize = undefined;
-        throw error;
-      });
-      for (const object of list.items) seen.set(keyText(keyOf(object)), object);
-      page = list.metadata.continue || undefined;
-      resourceVersion = list.metadata.resourceVersion;
-    } while (page !== undefined);
+    let resourceVersion: string | undefined;
+    try {
+      const options = { namespace: '', query: { labelSelector }, signal, objects: this.pageSize, bytes: pageBytes };
+      for await (const page of listPages<T>(client, resource, options)) {
+        for (const object of page.items) seen.set(keyText(keyOf(object)), this.kept(object));
+        ({ resourceVersion } = page.metadata);
+      }
+    } catch (error) {
+      if (resourceVersion !== undefined && failureOf(error) === 'expired') this.pageSize = undefined;
+      throw error;
+    }
     this.contactedAt = this.options.clock.monotonic();
     for (const key of [...this.objects.keys()]) if (!seen.has(key)) this.remove(key);
     for (const [key, object] of seen) this.put(key, object);
@@ -164,16 +169,20 @@ export class Reflector<T extends KubernetesObject> {
   private take(event: WatchEvent<T>): void {
     const key = keyText(keyOf(event.object));
     if (event.type === 'DELETED') this.remove(key, event.object);
-    else if (event.type !== 'BOOKMARK') this.put(key, event.object);
+    else if (event.type !== 'BOOKMARK') this.put(key, this.kept(event.object));
     this.resourceVersion = event.object.metadata.resourceVersion;
     this.contactedAt = this.options.clock.monotonic();
     this.progressed = true;
     this.backoff.reset();
   }
 
-  private put(key: string, object: T): void {
+  private kept(object: T): T {
     // managedFields are never read, and are often the largest part of an object.
     delete object.metadata.managedFields;
+    return this.options.keep?.(object) ?? object;
+  }
+
+  private put(key: string, object: T): void {
     const previous = this.objects.get(key);
     if (previous?.metadata.uid === object.metadata.uid) {
       if (previous?.metadata.resourceVersion === object.metadata.resourceVersion) return;

@@ -2,10 +2,11 @@
 import { apiFieldManager, apiVersion, type Kind, type ObjectMeta } from '@kellet/crds';
 import {
   customResources,
+  defaultPage,
   type KubeConfig,
   KubernetesClient,
   KubernetesError,
-  type ObjectList,
+  listPages,
   resourceFor,
 } from '@kellet/kubernetes';
 import type { JSONWebKeySet } from 'jose';
@@ -81,18 +82,15 @@ export class KubernetesApi {
     return this.served(this.client.find<KubernetesObject<Spec>>(customResources[kind], namespace, name, signal));
   }
 
-  /** Returns all resources of a kind in a namespace. */
-  async list(kind: Kind, namespace: string, signal?: AbortSignal): Promise<readonly KubernetesObject[]> {
-    const found: KubernetesObject[] = [];
-    for (let next: string | undefined = ''; next !== undefined;) {
-      const query: Record<string, string | number> = { limit: 500, ...(next !== '' && { continue: next }) };
-      const page: ObjectList<KubernetesObject> = await this.served(
-        this.client.list<KubernetesObject>(customResources[kind], namespace, query, signal),
-      );
-      found.push(...page.items);
-      next = page.metadata.continue || undefined;
+  /** Yields the metadata of all resources of a kind in a namespace, a page at a time. */
+  async *list(kind: Kind, namespace: string): AsyncGenerator<readonly KubernetesObject['metadata'][]> {
+    const options = { namespace, objects: defaultPage.objects };
+    const pages = listPages<KubernetesObject>(this.client, customResources[kind], options);
+    for (;;) {
+      const page = await this.served(pages.next());
+      if (page.done) return;
+      yield page.value.items.map(({ metadata }) => metadata);
     }
-    return found;
   }
 
   /**
