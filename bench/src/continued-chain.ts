@@ -3,16 +3,14 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { PrivateKey } from '@bsv/sdk';
-import { fromDisplayHex, merkleRoot, toHex, txidOf } from '@kellet/verify';
+import { toHex, txidOf } from '@kellet/verify';
 import pg from 'pg';
-import { coinbaseTransaction, mineHeader, nextBlockTime, SUBSIDY } from '../../dev/devchain/block.ts';
+import { SUBSIDY } from '../../dev/devchain/block.ts';
 import { Chain } from '../../dev/devchain/chain.ts';
 import { timestamp } from '../../dev/devchain/clock.ts';
 import type { DevchainEvent } from '../../dev/devchain/events.ts';
 import { openJournal } from '../../dev/devchain/journal.ts';
 import { createMiner } from '../../dev/devchain/miner.ts';
-
-const headerBytes = 80;
 
 /**
  * Creates the journal of a local chain in a folder, if the installation knows headers. Returns the path of the file with these headers,
@@ -40,7 +38,7 @@ export async function continueChain(databaseUrl: string, folder: string): Promis
     );
     journal.close();
     const file = join(folder, 'headers');
-    await writeFile(file, Buffer.concat(headers, headers.length * headerBytes));
+    await writeFile(file, Buffer.concat(headers));
     return file;
   } finally {
     await client.end();
@@ -51,12 +49,13 @@ export async function continueChain(databaseUrl: string, folder: string): Promis
 function firstEvents(headers: readonly Uint8Array[], transactions: readonly Uint8Array[]): DevchainEvent[] {
   const at = timestamp();
   const key = PrivateKey.fromRandom().toHex();
-  const { tip, blockCount } = new Chain(headers);
-  const coinbase = coinbaseTransaction(tip.height + 1, blockCount, SUBSIDY, createMiner(key).lockingScript);
+  const { lockingScript } = createMiner(key);
   const txids = transactions.map(txidOf);
-  const root = merkleRoot([txidOf(coinbase), ...txids].map(fromDisplayHex));
-  const time = nextBlockTime(Math.floor(Date.now() / 1000), headers.slice(-11));
-  const header = mineHeader(fromDisplayHex(tip.hash), root, time);
+  const { header, coinbase } = new Chain(headers).makeBlock(txids, {
+    reward: SUBSIDY,
+    lockingScript,
+    seconds: Math.floor(Date.now() / 1000),
+  });
   return [
     { type: 'created', at, miner_key: key },
     ...transactions.map((raw) => {

@@ -3,6 +3,7 @@ import {
   blockHash,
   buildBump,
   fromDisplayHex,
+  merkleRoot,
   parseHeader,
   serialiseBump,
   toDisplayHex,
@@ -10,7 +11,7 @@ import {
   txidOf,
   workOf,
 } from '@kellet/verify';
-import { genesisHeader } from './block.ts';
+import { coinbaseTransaction, genesisHeader, mineHeader, nextBlockTime } from './block.ts';
 import type { TransactionRecord } from './status.ts';
 
 /** A block, on the chain or stale. Its transactions' ids are in block order, the coinbase first. */
@@ -122,6 +123,20 @@ export class Chain {
       .filter(([, coin]) => coin.lockingScript.length === lockingScript.length && toHex(coin.lockingScript) === script)
       .map(([key, coin]) => ({ key, coin }))
       .sort((a, b) => a.coin.height - b.coin.height);
+  }
+
+  /**
+   * Makes the next block without connecting it: its header, and the coinbase that pays `reward` to a locking script. `seconds` is its
+   * time, or later if consensus requires.
+   */
+  makeBlock(
+    txids: readonly string[],
+    { reward, lockingScript, seconds }: { reward: bigint; lockingScript: Uint8Array; seconds: number },
+  ): { header: Uint8Array; coinbase: Uint8Array } {
+    const coinbase = coinbaseTransaction(this.tip.height + 1, this.blockCount, reward, lockingScript);
+    const root = merkleRoot([txidOf(coinbase), ...txids].map(fromDisplayHex));
+    const time = nextBlockTime(seconds, this.latestHeaders(11));
+    return { header: mineHeader(fromDisplayHex(this.tip.hash), root, time), coinbase };
   }
 
   /** Makes a block the tip: spends its inputs and creates its outputs. */

@@ -1,8 +1,8 @@
 // The operations of devchain: submit, mine, reorganise, pay. Each one computes its events, writes them to the journal,
 // and only then applies them, so that nothing acknowledged is lost.
 import { PrivateKey } from '@bsv/sdk';
-import { fromDisplayHex, merkleRoot, toDisplayHex, toHex, type TransactionOutput, txidOf } from '@kellet/verify';
-import { COINBASE_MATURITY, coinbaseTransaction, mineHeader, nextBlockTime, SUBSIDY } from './block.ts';
+import { toDisplayHex, toHex, type TransactionOutput, txidOf } from '@kellet/verify';
+import { COINBASE_MATURITY, SUBSIDY } from './block.ts';
 import { CallbackQueue } from './callback-queue.ts';
 import type { Block } from './chain.ts';
 import { timestamp } from './clock.ts';
@@ -175,13 +175,12 @@ export class Devchain {
 
   private mineBlock(records: readonly TransactionRecord[], time?: number): Block {
     const { chain } = this.ledger;
-    const height = chain.tip.height + 1;
-    const reward = SUBSIDY + this.fees(records);
-    const coinbase = coinbaseTransaction(height, chain.blockCount, reward, this.miner.lockingScript);
     const txids = records.map((record) => record.txid);
-    const root = merkleRoot([txidOf(coinbase), ...txids].map(fromDisplayHex));
-    const blockTime = nextBlockTime(time ?? Math.floor(Date.now() / 1000), chain.latestHeaders(11));
-    const header = mineHeader(fromDisplayHex(chain.tip.hash), root, blockTime);
+    const { header, coinbase } = chain.makeBlock(txids, {
+      reward: SUBSIDY + this.fees(records),
+      lockingScript: this.miner.lockingScript,
+      seconds: time ?? Math.floor(Date.now() / 1000),
+    });
     this.commit({ type: 'connected', at: timestamp(), header: toHex(header), coinbase: toHex(coinbase), txids });
     return chain.tip;
   }

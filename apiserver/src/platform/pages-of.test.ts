@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { groupsOf } from './pages-of.ts';
+import { pagesOfBytes } from './pages-of.ts';
 
 describe('groups of items', () => {
   const cases: [title: string, items: number[], expected: number[][]][] = [
@@ -8,6 +8,6 @@ describe('groups of items', () => {
     ['are none without items', [], []],
   ];
   for (const [title, items, expected] of cases) {
-    it(title, () => expect([...groupsOf(items, 10, (bytes) => bytes)]).to.deep.equal(expected));
+    it(title, () => expect([...pagesOfBytes(items, 10, (bytes) => bytes)]).to.deep.equal(expected));
   }
 });

@@ -5,22 +5,22 @@ export function* pagesOf<Item>(items: readonly Item[], count: number): Generator
   for (let first = 0; first < items.length; first += count) yield items.slice(first, first + count);
 }
 
-/** Yields items in order, in groups that have at most so many bytes together, or a single item. */
-export function* groupsOf<Item>(
+/** Yields items in order, in pages that have at most so many bytes together, or a single item. */
+export function* pagesOfBytes<Item>(
   items: readonly Item[],
   most: number,
   bytesOf: (item: Item) => number,
 ): Generator<readonly Item[]> {
-  let group: Item[] = [];
+  let page: Item[] = [];
   let bytes = 0;
   for (const item of items) {
     const itemBytes = bytesOf(item);
-    if (group.length > 0 && bytes + itemBytes > most) {
-      yield group;
-      [group, bytes] = [[], 0];
+    if (page.length > 0 && bytes + itemBytes > most) {
+      yield page;
+      [page, bytes] = [[], 0];
     }
-    group.push(item);
+    page.push(item);
     bytes += itemBytes;
   }
-  if (group.length > 0) yield group;
+  if (page.length > 0) yield page;
 }

@@ -12,7 +12,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
-import { groupsOf as groupsOfBytes } from '../../platform/pages-of.ts';
+import { pagesOfBytes } from '../../platform/pages-of.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { deviceQuota, fleetFacts } from '../devices/devices.ts';
 import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts';
@@ -185,7 +185,7 @@ class ImportRun {
     const created = new Map<string, ImportedDevice & { index: number; groupIds: readonly string[] }>();
     const made = new Map<string, KnownDevice>();
     const bytesOf = ({ line }: Candidate): number => sizes.get(line.hardwareId) ?? 0;
-    for (const some of groupsOfBytes(candidates, comparedBytes, bytesOf)) {
+    for (const some of pagesOfBytes(candidates, comparedBytes, bytesOf)) {
       const known = await this.knownDevices(tx, some);
       for (const { index, line, profileId } of some) {
         const { hardwareId } = line;

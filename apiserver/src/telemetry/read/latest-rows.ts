@@ -5,7 +5,7 @@ import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { deleteOfDevices } from '../../platform/database/delete-of-devices.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
-import { groupsOf } from '../../platform/pages-of.ts';
+import { pagesOfBytes } from '../../platform/pages-of.ts';
 import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import { parsePayload } from '../points/payload.ts';
 import {
@@ -128,7 +128,7 @@ async function mergeRows(tx: Transaction, changes: readonly LatestChange[]): Pro
     else small.push({ deviceId: change.deviceId, ...mergedRow(change.points, { ...row, document }) });
   }
   await updateRows(tx, small);
-  for (const some of groupsOf(large, documentsAtOnce, ({ bytes }) => bytes)) {
+  for (const some of pagesOfBytes(large, documentsAtOnce, ({ bytes }) => bytes)) {
     const read = await tx.query<StoredLatest & { readonly device_id: string }>(
       'SELECT device_id, document, time, payload FROM telemetry_latest WHERE device_id = ANY($1)',
       [some.map(({ deviceId }) => deviceId)],

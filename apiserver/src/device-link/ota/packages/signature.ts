@@ -11,7 +11,7 @@ export type SignedRow = Pick<PackageRow, 'signature' | 'sha256' | 'checksum_veri
 const verdicts = new LRUCache<string, boolean>({ max: 4000 });
 
 /** Keys as they are used: reading one takes as long as verifying a signature. */
-const readKeys = new LRUCache<string, KeyObject>({ max: 200 });
+const readKeys = new LRUCache<string, KeyObject>({ max: 200, memoMethod: (pem) => createPublicKey(pem) });
 
 /** Reports whether the base64 text is a signature of the digest by any of the keys (PEM). Malformed base64 is no signature. */
 function verifySignature(signature: string, sha256: Buffer, trustedKeys: readonly string[]): boolean {
@@ -24,15 +24,7 @@ function verifySignature(signature: string, sha256: Buffer, trustedKeys: readonl
 function isSignature(signature: string, sha256: Buffer, trustedKeys: readonly string[]): boolean {
   const bytes = Buffer.from(signature, 'base64');
   if (bytes.length !== 64) return false;
-  return trustedKeys.some((pem) => verify(null, sha256, keyOf(pem), bytes));
-}
-
-function keyOf(pem: string): KeyObject {
-  const known = readKeys.get(pem);
-  if (known) return known;
-  const key = createPublicKey(pem);
-  readKeys.set(pem, key);
-  return key;
+  return trustedKeys.some((pem) => verify(null, sha256, readKeys.memo(pem), bytes));
 }
 
 /** Verifies the signatures of many packages, so that judging them takes no time, and serves others meanwhile. */
