@@ -65,10 +65,43 @@ export class Append {
 /** Points of one request that are flushed together. */
 export interface Part {
   readonly append: Append;
+  /** Whose turn it is in: a tenant, or {@link ownPoints}. */
+  readonly owner: string;
+  /** What the points cost, in small points. */
+  readonly weight: number;
   readonly points: readonly AcceptedPoint[];
   /** Index of the first point within the request. */
   readonly offset: number;
   readonly idempotency: IdempotencyRow | undefined;
+}
+
+/** The owner of points that the service made itself, which may be of many tenants. */
+export const ownPoints = '';
+
+/** Bytes of a row that cost as much as a small point. */
+const bytesOfPoint = 400;
+
+/** A point with an anchor of its own costs as much as so many small ones: its batch is a row with a proof and an index entry. */
+const pointsOfAnchor = 10;
+
+/** Returns who waits for points to be stored, with the response that is kept for an Idempotency-Key, if any. */
+export function ownerOf(points: readonly AcceptedPoint[], idempotency: IdempotencyRow | undefined): string {
+  if (idempotency) return idempotency.tenantId;
+  const [first] = points;
+  return !first || first.isOwn || first.resultId !== undefined ? ownPoints : first.tenantId;
+}
+
+/** Returns what points cost to be stored and kept in memory, in small points. */
+export function weightOf(points: readonly AcceptedPoint[]): number {
+  let bytes = 0;
+  let anchors = 0;
+  for (const point of points) {
+    const { row } = point;
+    // The payload of a point with a row is text only once it is read.
+    bytes += row ? row.rowEnd - row.rowStart : point.payload.length;
+    if (point.device.anchoringMode === 'per_event') anchors += 1;
+  }
+  return Math.max(points.length, Math.ceil(bytes / bytesOfPoint)) + anchors * (pointsOfAnchor - 1);
 }
 
 /** Splits a part whose data was rejected into halves; returns undefined if it cannot be split further. */
@@ -77,7 +110,7 @@ export function halve(part: Part): [Part, Part] | undefined {
   if (part.points.length < 2 || part.idempotency) return undefined;
   const middle = part.points.length >> 1;
   return [
-    { ...part, points: part.points.slice(0, middle) },
-    { ...part, points: part.points.slice(middle), offset: part.offset + middle },
+    { ...part, weight: part.weight / 2, points: part.points.slice(0, middle) },
+    { ...part, weight: part.weight / 2, points: part.points.slice(middle), offset: part.offset + middle },
   ];
 }

@@ -71,7 +71,8 @@ interface Open {
   readonly heads: Map<string, HashText>;
 }
 
-const genesis: HashText = Buffer.from(GENESIS_HEAD).toString('latin1');
+/** The head of a chain without points. */
+export const genesisHead: HashText = Buffer.from(GENESIS_HEAD).toString('latin1');
 
 /** Returns the key of a device's chain. */
 export const chainKey = (tenantId: string, deviceId: string): string => `${tenantId}/${deviceId}`;
@@ -113,7 +114,7 @@ export class OpenBatches {
 
   /** Sets the head of a chain; undefined for one without points. */
   knowHead(tenantId: string, deviceId: string, head: HashText | undefined): void {
-    this.open.heads.set(chainKey(tenantId, deviceId), head ?? genesis);
+    this.open.heads.set(chainKey(tenantId, deviceId), head ?? genesisHead);
   }
 
   /** Drops all heads, because another writer has moved one. */

@@ -224,6 +224,62 @@ describe('TelemetryWriter', () => {
     });
   });
 
+  describe('while a tenant sends as much as it can', () => {
+    const other = (n: number) => [testPoint('other', 7, start + n, n)];
+
+    it('stores the points of others with its next ones', async () => {
+      const writer = startWriter({ batchPoints: 10_000 });
+      const first = await Promise.all(Array.from({ length: 40 }, (_, n) => points(2000, 'merkle', 1, n * 2000)));
+      const all = Promise.all(first.map((some) => writer.append(some)));
+      await writer.append(other(1));
+      expect(committed.length, 'points stored by then').to.be.lessThan(40_000);
+      await all;
+    });
+
+    it('refuses what exceeds its share of what may wait, and takes the points of others', async () => {
+      const writer = startWriter({ maxWaitingPoints: 1000 });
+      const refusal = (count: number) =>
+        writer.append(points(count)).then(
+          () => undefined,
+          ({ code }: KelletError) => code,
+        );
+      const [most, more, others] = await Promise.all([refusal(500), refusal(1), writer.append(other(1))]);
+      expect([most, more, others.refused]).to.deep.equal([undefined, 'UNAVAILABLE', []]);
+      expect(await refusal(500), 'what is stored does not wait').to.equal(undefined);
+    });
+  });
+
+  it('stores the points of others while another writer extends a chain of a tenant all the time', async () => {
+    const writer = startWriter({ holdMilliseconds: 3000 });
+    await writer.append(points(1, 'chain'));
+    const client = new pg.Client({ connectionString: test.url });
+    await client.connect();
+    let isRunning = true;
+    // As a writer with two flushes in flight does: the next one begins as soon as one is committed.
+    const extending = (async () => {
+      for (let n = 0; isRunning; n += 1) {
+        await client.query(`BEGIN; UPDATE device_chain SET head = sha256('${n}'); SELECT pg_sleep(0.02)`);
+        await client.query('COMMIT');
+      }
+    })();
+    try {
+      const waits: number[] = [];
+      const chained: Promise<unknown>[] = [];
+      for (let n = 0; n < 10; n += 1) {
+        chained.push(writer.append(points(1, 'chain', 1, n + 1)).catch(() => undefined));
+        const begun = performance.now();
+        await writer.append([testPoint('other', 7, start + n, n)]);
+        waits.push(performance.now() - begun);
+      }
+      expect(Math.max(...waits)).to.be.lessThan(2000);
+      await Promise.all(chained);
+    } finally {
+      isRunning = false;
+      await extending;
+      await client.end();
+    }
+  });
+
   it('survives the loss of its connection at any moment without losing or duplicating a point', async () => {
     const writer = startWriter({ holdMilliseconds: 15_000 });
     const kill = () =>

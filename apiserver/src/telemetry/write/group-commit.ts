@@ -8,9 +8,10 @@ import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import { batchSecondsFor, type BatchSettings } from '../../policies/batch-seconds.ts';
+import type { HashText } from '../points/leaf-hashes.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import { Append, type Appended, type Part } from './append.ts';
-import { chainKey, OpenBatches, type Placement } from './batches.ts';
+import { Append, type Appended, ownerOf, ownPoints, type Part, weightOf } from './append.ts';
+import { chainKey, genesisHead, OpenBatches, type Placement } from './batches.ts';
 import { encodeFlush } from './flush.ts';
 import { failureCause, failureCauses, type FlushFailure, flushFailure } from './flush-failure.ts';
 import { type FlushGroup, FlushQueue, keyTaken } from './flush-queue.ts';
@@ -35,7 +36,7 @@ export interface WriterOptions extends SegmentLimits {
   readonly batchSettings?: { get(tenantId: string): BatchSettings | undefined };
   /** How long a request waits for the database before it fails with UNAVAILABLE. */
   readonly holdMilliseconds: number;
-  /** Limit on waiting points; requests beyond it fail with UNAVAILABLE at once. */
+  /** Limit on the weight of waiting points, half of it for those of a tenant; requests beyond it fail with UNAVAILABLE at once. */
   readonly maxWaitingPoints: number;
   /** host:port at which other processes read what is in this one's memory; empty: they cannot. */
   readonly address: string;
@@ -98,6 +99,8 @@ export class TelemetryWriter {
   /** Every identity this process has had. */
   readonly writerIds: string[] = [];
   private waitingPoints = 0;
+  /** The same by owner. */
+  private readonly waitingOf = new Map<string, number>();
   /** Arrival of the last flush. Rises with each, so that it tells which points of a segment are written on. */
   private received = 0;
   private flights: Flight[] = [];
@@ -147,20 +150,30 @@ export class TelemetryWriter {
    */
   async append(points: readonly AcceptedPoint[], idempotency?: IdempotencyRow): Promise<Appended> {
     if (this.stopping) throw unavailable('the server is shutting down');
+    const owner = ownerOf(points, idempotency);
     // A response to be kept waits as a point does.
-    const weight = points.length + (idempotency ? 1 : 0);
-    if (this.waitingPoints + weight > this.options.maxWaitingPoints) {
+    const weight = weightOf(points) + (idempotency ? 1 : 0);
+    const most = this.options.maxWaitingPoints;
+    const ofOwner = (this.waitingOf.get(owner) ?? 0) + weight;
+    if (this.waitingPoints + weight > most || (owner !== ownPoints && ofOwner > most / 2)) {
       throw unavailable('too many points are waiting to be stored');
     }
     const append = new Append(this.clock.now() + this.options.holdMilliseconds);
-    this.waitingPoints += weight;
-    this.queue.add({ append, points, offset: 0, idempotency });
+    this.countWaiting(owner, weight);
+    this.queue.add({ append, owner, weight, points, offset: 0, idempotency });
     this.wake();
     try {
       return await append.done;
     } finally {
-      this.waitingPoints -= weight;
+      this.countWaiting(owner, -weight);
     }
+  }
+
+  private countWaiting(owner: string, weight: number): void {
+    this.waitingPoints += weight;
+    const ofOwner = (this.waitingOf.get(owner) ?? 0) + weight;
+    if (ofOwner === 0) this.waitingOf.delete(owner);
+    else this.waitingOf.set(owner, ofOwner);
   }
 
   /**
@@ -335,17 +348,22 @@ export class TelemetryWriter {
   private async loadChains(batches: OpenBatches, points: readonly AcceptedPoint[]): Promise<void> {
     const unknown = batches.unknownChains(points);
     if (unknown.length === 0) return;
+    const heads = await this.headsOf(unknown);
+    for (const { tenantId, deviceId } of unknown) {
+      batches.knowHead(tenantId, deviceId, heads.get(chainKey(tenantId, deviceId)));
+    }
+  }
+
+  /** Returns the heads of chains by their keys, of those that have points. */
+  private async headsOf(chains: readonly { tenantId: string; deviceId: string }[]): Promise<Map<string, HashText>> {
     const { rows } = await this.database.system((tx) =>
       tx.query<{ tenant_id: string; device_id: string; head: Buffer }>(
         `SELECT tenant_id, device_id, head FROM device_chain
          JOIN unnest($1::text[], $2::uuid[]) AS wanted (tenant, device) ON tenant_id = tenant AND device_id = device`,
-        [unknown.map((chain) => chain.tenantId), unknown.map((chain) => chain.deviceId)],
+        [chains.map(({ tenantId }) => tenantId), chains.map(({ deviceId }) => deviceId)],
       ),
     );
-    const heads = new Map(rows.map((row) => [chainKey(row.tenant_id, row.device_id), row.head.toString('latin1')]));
-    for (const { tenantId, deviceId } of unknown) {
-      batches.knowHead(tenantId, deviceId, heads.get(chainKey(tenantId, deviceId)));
-    }
+    return new Map(rows.map((row) => [chainKey(row.tenant_id, row.device_id), row.head.toString('latin1')]));
   }
 
   private landed(flight: Flight, failure: Failure | undefined): void {
@@ -424,8 +442,13 @@ export class TelemetryWriter {
     if (kind === 'chain_moved') identity.batches.forgetHeads();
     if (kind === 'rules_changed') this.ruleFeed.forget();
     if (kind === 'data' && isKeyTaken(error)) {
+      this.flights.shift();
       this.putBackFlights();
-      await this.refuseTaken(first.group, error);
+      await this.settled(first.group, () => this.refuseTaken(first.group, error));
+    } else if (kind === 'chain_moved') {
+      this.flights.shift();
+      this.putBackFlights();
+      await this.settled(first.group, () => this.setMovedApart(first));
     } else if (kind === 'data' && first.group.parts.length > 0) {
       this.flights.shift();
       this.putBackFlights();
@@ -449,10 +472,34 @@ export class TelemetryWriter {
       ),
     );
     for (const { append, idempotency } of keyed) if (taken.has(nameOfKey(idempotency))) append.fail(keyTaken(error));
-    if (taken.size > 0) return;
+    if (taken.size > 0) this.queue.putBack(group);
     // It was deleted meanwhile, or the group has a key twice.
-    const again = this.queue.take();
-    if (again.parts.length > 0) this.queue.takeApart(again, error, this.logger);
+    else this.queue.takeApart(group, error, this.logger);
+  }
+
+  /**
+   * Has others go before the tenants whose chains another writer has moved: one that extends them all the time, which takes their
+   * rows again as soon as it has committed, would make every flush with them fail.
+   */
+  private async setMovedApart({ group, placement }: Flight): Promise<void> {
+    const heads = await this.headsOf(placement.chains);
+    const moved = placement.chains.filter(
+      ({ tenantId, deviceId, before }) => (heads.get(chainKey(tenantId, deviceId)) ?? genesisHead) !== before,
+    );
+    const tenants = new Set(moved.map(({ tenantId }) => tenantId));
+    this.queue.setApart(group, ({ owner, points }) =>
+      owner === ownPoints ? points.some(({ tenantId }) => tenants.has(tenantId)) : tenants.has(owner),
+    );
+  }
+
+  /** Does something with a group that is neither in flight nor waiting. Puts it back if that fails. */
+  private async settled(group: FlushGroup, settle: () => Promise<void>): Promise<void> {
+    try {
+      await settle();
+    } catch (error) {
+      this.queue.putBack(group);
+      throw error;
+    }
   }
 
   private putBackFlights(): void {
