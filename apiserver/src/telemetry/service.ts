@@ -395,7 +395,7 @@ class Telemetry implements TelemetryModule {
 
   private async take(points: Submission, context: CallContext) {
     const end = this.ingestSeconds.startTimer();
-    await this.snapshots.room();
+    await this.snapshots.roomFor(context.tenantId);
     const result = await this.ingest.take(points, context);
     end();
     const { caller, tenantId } = context;

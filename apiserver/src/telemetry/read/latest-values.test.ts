@@ -54,6 +54,20 @@ describe('latest values', () => {
     expect(Object.keys({ ...read(latest).numeric, ...read(latest).string })).to.deep.equal(['a', 'c', 's']);
   });
 
+  it('take a bounded number of bytes, although each point has other keys', () => {
+    const builder = new LatestBuilder();
+    let most = 0;
+    for (let n = 0; n < 300; n += 1) {
+      const values = Object.fromEntries(Array.from({ length: 256 }, (_, index) => [`key-${n}-${index}`, n]));
+      builder.add({ ...point(values), time: BigInt(n), payload: JSON.stringify(values) });
+      most = Math.max(most, builder.bytes);
+    }
+    expect(most).to.be.within(1024 * 1024, 3 * 1024 * 1024);
+    expect([...latestOf(builder).numeric.keys()])
+      .to.include.members(['key-299-0', 'key-298-0', 'key-290-255'])
+      .and.not.include('key-0-0');
+  });
+
   it('merge key by key', () => {
     const stored = fromDocument({ time: '30', numeric: { a: [3, '30'], b: [1, '5'] }, string: {} });
     const later = noLatestValues();

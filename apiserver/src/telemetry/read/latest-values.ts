@@ -42,11 +42,14 @@ const textBytes = (value: unknown): number => (typeof value === 'string' ? value
 /** What is stored of a device besides its newest point: some five thousand numbers. */
 const maximumLatestBytes = 1024 * 1024;
 
+/** What is held of a device in memory besides its newest point: more than is stored, because finding the oldest values takes long. */
+const mostHeldBytes = 2 * maximumLatestBytes;
+
 /**
  * Removes the oldest values if all take more than `bytes`: a device can send other keys with each point, and what is stored is read
- * and written as a whole.
+ * and written as a whole. Returns the bytes of those that are left.
  */
-export function removeOldest(latest: LatestValues, bytes = maximumLatestBytes): void {
+export function removeOldest(latest: LatestValues, bytes = maximumLatestBytes): number {
   const sizes = [latest.numeric, latest.text].flatMap((values: Map<string, TimedValue<unknown>>) =>
     [...values].map(([key, { value, time }]) => ({
       ...{ values, key, time },
@@ -54,13 +57,14 @@ export function removeOldest(latest: LatestValues, bytes = maximumLatestBytes): 
     })),
   );
   let left = sizes.reduce((total, size) => total + size.bytes, 0);
-  if (left <= bytes) return;
+  if (left <= bytes) return left;
   sizes.sort((one, other) => (one.time < other.time ? -1 : one.time > other.time ? 1 : 0));
   for (const size of sizes) {
-    if (left <= bytes) return;
+    if (left <= bytes) break;
     size.values.delete(size.key);
     left -= size.bytes;
   }
+  return left;
 }
 
 /** Returns by how many bytes the map has grown, approximately. */
@@ -158,6 +162,7 @@ export class LatestBuilder {
     if (this.older) mergeLatest(merged, this.older);
     this.older = noLatestValues();
     this.olderBytes = mergeLatest(this.older, merged);
+    this.shorten(this.older);
   }
 
   /** Merges all points so far into values that arrived before. */
@@ -170,6 +175,11 @@ export class LatestBuilder {
   private addToOlder(point: TimedPoint): void {
     this.older ??= noLatestValues();
     this.olderBytes += mergePoint(this.older, point, point.time);
+    this.shorten(this.older);
+  }
+
+  private shorten(older: LatestValues): void {
+    if (this.olderBytes > mostHeldBytes) this.olderBytes = removeOldest(older);
   }
 }
 

@@ -182,6 +182,45 @@ describe('the store of latest values', () => {
     expect(await written()).to.equal(before + devices);
   });
 
+  it('has room for the points of other tenants while one has filled its share', async () => {
+    let isAway = true;
+    const away = Object.create(test.database, {
+      system: {
+        value: (work: Parameters<typeof test.database.system>[0]) =>
+          isAway ? Promise.reject(new Error('away')) : test.database.system(work),
+      },
+    }) as typeof test.database;
+    let now = 0;
+    const store = new SnapshotStore(away, logger, { now: () => now }, { holdMilliseconds: 1e9, maxBytes: 100_000 });
+    for (let device = 0; device < 200; device += 1) store.accept([point(300_000 + device, 10n, { a: device })], 1);
+    expect(store.bytes).to.be.within(75_000, 200_000);
+    await store.roomFor('other');
+    const waiting = Promise.allSettled(Array.from({ length: 100 }, () => store.roomFor('acme')));
+    now = 10_000;
+    await store.writeAll().catch(() => undefined);
+    for (const one of await waiting) expect(one).to.have.nested.property('reason.code', 'UNAVAILABLE');
+    const last = store.roomFor('acme');
+    isAway = false;
+    await store.writeAll();
+    await last;
+    expect(store.bytes).to.equal(0);
+  });
+
+  it('writes a few megabytes at a time', async () => {
+    const store = new SnapshotStore(test.database, logger, systemClock, { holdMilliseconds: 1e9, maxBytes: 1e9 });
+    const large = Object.fromEntries(Array.from({ length: 256 }, (_, index) => [`key-${index}-${'x'.repeat(100)}`, 1]));
+    for (let device = 0; device < 400; device += 1) store.accept([point(400_000 + device, 10n, large)], 1);
+    const sizes: number[] = [];
+    const writing = store.writeAll();
+    for (let isOver = false; !isOver;) {
+      sizes.push(store.bytes);
+      isOver = await Promise.race([writing, new Promise((resolve) => setTimeout(() => resolve(false), 1))]).then(Boolean);
+    }
+    const steps = new Set(sizes);
+    expect(steps.size, [...steps].join()).to.be.greaterThan(2);
+    expect(store.bytes).to.equal(0);
+  });
+
   for (const isReached of [false, true]) {
     it(`keeps in memory what cannot be written, with what arrives meanwhile${isReached ? ', which finds it without a search' : ''}`, async () => {
       const memory = { latest: undefined as unknown };

@@ -4,6 +4,7 @@ import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { unavailable } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { readLatest, type StoredLatest, valuesOf, writeLatest } from './latest-rows.ts';
 import { LatestBuilder, type LatestValues, mergeLatest, noLatestValues, type TimedPoint } from './latest-values.ts';
@@ -12,7 +13,10 @@ import { LatestBuilder, type LatestValues, mergeLatest, noLatestValues, type Tim
 export interface SnapshotOptions {
   /** How long values stay in memory, so that the next ones of the device are written with them. */
   readonly holdMilliseconds: number;
-  /** Approximate limit on the bytes of values in memory; above half of it they are written at once. */
+  /**
+   * Approximate limit on the bytes of values in memory. Above half of it they are written at once; a tenant that has three
+   * quarters of it waits, and all do if there is twice as much.
+   */
   readonly maxBytes: number;
 }
 
@@ -30,6 +34,14 @@ export interface MeasuredPoint extends TimedPoint {
 }
 
 const devicesPerTransaction = 1000;
+/** Bytes of values that a transaction writes: the values of a device may take megabytes. */
+const bytesPerTransaction = 8 * 1024 * 1024;
+/** What a tenant may have of the bytes in memory. */
+const tenantShare = 3 / 4;
+/** How long points wait for room, as long as for the database. */
+const roomMilliseconds = 5000;
+/** Requests of a tenant that wait for room: each is in memory. */
+const mostWaiting = 64;
 /** Rows that one statement reads: few, because a row may have a megabyte. */
 const rowsPerRead = 32;
 const tickMilliseconds = 1000;
@@ -91,6 +103,8 @@ export class SnapshotStore {
   /** Changes being written, older than all others, which readers must still see. */
   private writing: Changes = new Map();
   private heldBytes = 0;
+  /** The same by tenant. */
+  private readonly bytesOf = new Map<string, number>();
   private lastReceived = 0;
   private timer: NodeJS.Timeout | undefined;
   private running: Promise<void> = Promise.resolve();
@@ -98,7 +112,7 @@ export class SnapshotStore {
   private isStopped = false;
   /** Points merged since the last tick, at most one of each device and flush. */
   private arrived = 0;
-  private waiting: (() => void)[] = [];
+  private waiting: { readonly tenantId: string; readonly resolve: () => void }[] = [];
   /** Each reader waits for a statement that begins after it asked; those that ask while one runs share the next. */
   private readonly stored = new Batches<string, StoredLatest | null>(rowsPerRead, (tenantId, deviceIds) =>
     this.database.read(tenantId, (tx) => readLatest(tx, tenantId, deviceIds)),
@@ -157,13 +171,39 @@ export class SnapshotStore {
 
   private recount(changes: DeviceChanges): void {
     const bytes = deviceBytes + changes.points.bytes;
-    this.heldBytes += bytes - changes.bytes;
+    this.countBytes(changes, bytes - changes.bytes);
     changes.bytes = bytes;
+  }
+
+  private countBytes({ tenantId }: DeviceChanges, bytes: number): void {
+    this.heldBytes += bytes;
+    const ofTenant = (this.bytesOf.get(tenantId) ?? 0) + bytes;
+    if (ofTenant === 0) this.bytesOf.delete(tenantId);
+    else this.bytesOf.set(tenantId, ofTenant);
   }
 
   /** Resolves once there is room for more points. */
   async room(): Promise<void> {
-    while (this.heldBytes > this.options.maxBytes) await new Promise<void>((resolve) => this.waiting.push(resolve));
+    while (this.heldBytes > this.options.maxBytes) await this.written('');
+  }
+
+  /** Resolves once there is room for more points of a tenant. Throws UNAVAILABLE if that takes too long, or too many of it wait. */
+  async roomFor(tenantId: string): Promise<void> {
+    if (!this.isFull(tenantId)) return;
+    const until = this.clock.now() + roomMilliseconds;
+    const tooMany = () => unavailable('too many latest values are waiting to be stored: try again');
+    if (this.waiting.filter((one) => one.tenantId === tenantId).length >= mostWaiting) throw tooMany();
+    for (; this.isFull(tenantId); await this.written(tenantId)) if (this.clock.now() >= until) throw tooMany();
+  }
+
+  private isFull(tenantId: string): boolean {
+    const { maxBytes } = this.options;
+    return this.heldBytes > 2 * maxBytes || (this.bytesOf.get(tenantId) ?? 0) > maxBytes * tenantShare;
+  }
+
+  /** Resolves when something has been written, or could not be. */
+  private written(tenantId: string): Promise<void> {
+    return new Promise((resolve) => this.waiting.push({ tenantId, resolve }));
   }
 
   /** Approximate bytes in memory. */
@@ -271,7 +311,10 @@ export class SnapshotStore {
   }
 
   private async writeOldest(count: number): Promise<void> {
+    let bytes = 0;
     for (let next = this.oldest(); next && this.writing.size < count; next = this.oldest()) {
+      bytes += next.bytes;
+      if (this.writing.size > 0 && bytes > bytesPerTransaction) break;
       this.writing.set(next.key, next);
       next.of = undefined;
       if (next.memory) next.memory.latest = undefined;
@@ -284,13 +327,13 @@ export class SnapshotStore {
     const all = [...writing.values()].sort((a, b) => (a.deviceId < b.deviceId ? -1 : 1));
     try {
       await retryConflicts(() => this.database.system((tx) => writeLatest(tx, all)));
-      for (const { bytes } of all) this.heldBytes -= bytes;
+      for (const changes of all) this.countBytes(changes, -changes.bytes);
     } catch (error) {
       this.keep(writing);
       throw error;
     } finally {
       this.writing = new Map();
-      for (const resolve of this.waiting.splice(0)) resolve();
+      for (const { resolve } of this.waiting.splice(0)) resolve();
     }
   }
 
@@ -307,7 +350,7 @@ export class SnapshotStore {
     for (const [key, changes] of newer) {
       const held = older.get(key);
       if (held) {
-        this.heldBytes -= held.bytes;
+        this.countBytes(held, -held.bytes);
         changes.points.addBefore(held.points);
         changes.since = held.since;
         changes.heldSince = held.heldSince;
