@@ -7,13 +7,14 @@ import {
   DeviceFilterSchema,
   type DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
 import { textMapField } from '../../platform/requests/fields.ts';
-import type { Implementation } from '../../platform/rpc.ts';
+import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
 import { deleteDevices } from '../devices/device-deletion.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
@@ -34,6 +35,12 @@ const childrenPerTransaction = 5000;
 /** Devices of one call. */
 const maximumDevices = 100_000;
 
+/** Changes at once, each with the ids of up to {@link maximumDevices}, some megabytes. */
+const turnsOfChanges = { total: 4, perOwner: 2, waitingPerOwner: 100 };
+
+/** How long a change waits for its turn. */
+const turnMilliseconds = 30_000;
+
 /** A change, with what it needs besides the devices. */
 export type BulkChange =
   | { readonly action: 'set_tags'; readonly tags: ReadonlyMap<string, string | null> }
@@ -47,44 +54,55 @@ export function bulkHandler(
 ): Pick<Required<Implementation<typeof DeviceRegistryService>>, 'changeDevices'> {
   const { database, profiles } = parts;
   const transaction = retriedTransactions(database);
-  return {
-    changeDevices: async (request, { tenantId, signal }) => {
-      const change = bulkChangeOf(request);
-      const { expected } = request;
-      if (expected === undefined) throw invalidArgument('expected is required');
-      if (expected > maximumDevices) throw invalidArgument(`expected must be at most ${maximumDevices}`);
-      const filters = filtersOf(request.filter ?? create(DeviceFilterSchema), wholeTenant);
-      const selection = await selectDevices(profiles, tenantId, filters);
-      // References are checked before anything is changed, and held by each transaction.
-      const ids = await transaction(tenantId, async (tx) => {
+  const turns = new FairSlots({
+    ...turnsOfChanges,
+    refusal: () =>
+      new KelletError('UNAVAILABLE', 'too many devices are being changed: try again', { retryAfterSeconds: 5 }),
+  });
+
+  const changeDevices = async (request: ChangeDevicesRequest, { tenantId, signal }: CallContext) => {
+    const change = bulkChangeOf(request);
+    const { expected } = request;
+    if (expected === undefined) throw invalidArgument('expected is required');
+    if (expected > maximumDevices) throw invalidArgument(`expected must be at most ${maximumDevices}`);
+    const filters = filtersOf(request.filter ?? create(DeviceFilterSchema), wholeTenant);
+    const selection = await selectDevices(profiles, tenantId, filters);
+    // References are checked before anything is changed, and held by each transaction.
+    const ids = await transaction(tenantId, async (tx) => {
+      await holdReferences(parts, tx, tenantId, change);
+      return matchingIds(tx, tenantId, await selection.where(tx, 3), expected + 1);
+    });
+    if (ids.length !== expected) {
+      const matched = ids.length > expected ? `more than ${expected}` : ids.length;
+      throw failedPrecondition(`the filter matches ${matched} devices, not ${expected} as expected`);
+    }
+    let changed = 0;
+    for (let start = 0; start < ids.length;) {
+      if (signal.aborted) throw new KelletError('CANCELLED', `${changed} devices are changed`);
+      let some = ids.slice(start, start + devicesPerTransaction);
+      if (change.action === 'delete') {
+        const children = await database.read(tenantId, (tx) =>
+          countChildrenInOrder(tx, tenantId, some, childrenPerTransaction),
+        );
+        some = firstFamilies(some, children, childrenPerTransaction);
+      }
+      start += some.length;
+      changed += await transaction(tenantId, async (tx) => {
         await holdReferences(parts, tx, tenantId, change);
-        return matchingIds(tx, tenantId, await selection.where(tx, 3), expected + 1);
+        // A device that no longer matches was changed by someone else meanwhile.
+        const rows = await lockMatching(tx, tenantId, some, await selection.where(tx, 3));
+        const count = rows.length === 0 ? 0 : await apply(parts, tx, tenantId, rows, change);
+        await parts.queryGroups.follow(tx, tenantId, some);
+        return count;
       });
-      if (ids.length !== expected) {
-        const matched = ids.length > expected ? `more than ${expected}` : ids.length;
-        throw failedPrecondition(`the filter matches ${matched} devices, not ${expected} as expected`);
-      }
-      let changed = 0;
-      for (let start = 0; start < ids.length;) {
-        if (signal.aborted) throw new KelletError('CANCELLED', `${changed} devices are changed`);
-        let some = ids.slice(start, start + devicesPerTransaction);
-        if (change.action === 'delete') {
-          const children = await database.read(tenantId, (tx) =>
-            countChildrenInOrder(tx, tenantId, some, childrenPerTransaction),
-          );
-          some = firstFamilies(some, children, childrenPerTransaction);
-        }
-        start += some.length;
-        changed += await transaction(tenantId, async (tx) => {
-          await holdReferences(parts, tx, tenantId, change);
-          // A device that no longer matches was changed by someone else meanwhile.
-          const rows = await lockMatching(tx, tenantId, some, await selection.where(tx, 3));
-          const count = rows.length === 0 ? 0 : await apply(parts, tx, tenantId, rows, change);
-          await parts.queryGroups.follow(tx, tenantId, some);
-          return count;
-        });
-      }
-      return { matched: ids.length, changed };
+    }
+    return { matched: ids.length, changed };
+  };
+
+  return {
+    changeDevices: (request, context) => {
+      const { tenantId, signal } = context;
+      return turns.run(tenantId, () => changeDevices(request, context), { milliseconds: turnMilliseconds, signal });
     },
   };
 }

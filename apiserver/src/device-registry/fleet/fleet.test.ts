@@ -262,6 +262,33 @@ describe('fleets', function () {
       expect((await change('child=1', Action.delete, undefined, gateways * each)).changed).to.equal(gateways * each);
     });
 
+    it('are changed by a few calls of a tenant at a time, and by those of others meanwhile', async () => {
+      const id = await make({ tags: { turn: '1' } });
+      await make({ tags: { turn: '1' } }, 'other');
+      const { promise: held, resolve: release } = Promise.withResolvers<void>();
+      const holding = test.database.tenant('acme', async (tx) => {
+        await tx.query(`SELECT FROM devices WHERE device_id = $1 FOR UPDATE`, [id]);
+        await held;
+      });
+      const waiting = async () => {
+        const { rows } = await test.database.system((tx) =>
+          tx.query<{ n: number }>(
+            `SELECT count(*)::int4 AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+          ),
+        );
+        return rows[0]!.n;
+      };
+      const changes = ['a', 'b', 'c', 'd'].map((n) => change('turn=1', Action.set_tags, { [n]: n }, 1));
+      await eventually(async () => (await waiting()) === 2);
+      expect((await change('turn=1', Action.set_tags, { a: 'a' }, 1, 'other')).changed).to.equal(1);
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      expect(await waiting()).to.equal(2);
+      release();
+      await holding;
+      for (const one of await Promise.all(changes)) expect(one.changed).to.equal(1);
+      expect((await get(id)).tags).to.deep.equal({ turn: '1', a: 'a', b: 'b', c: 'c', d: 'd' });
+    });
+
     it('are left unchanged if their number is not the expected one', async () => {
       const id = await make({ tags: { exact: '1' } });
       for (const expected of [0, 2]) {
