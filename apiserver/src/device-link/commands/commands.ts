@@ -134,6 +134,25 @@ export async function findCommand(
   return rows[0];
 }
 
+/** What tells whether a command has ended, or when it will at the latest. */
+export type CommandState = Pick<CommandRow, 'status' | 'expires_at'>;
+
+/** As {@link findCommand}, without what the device was told and has responded: as objects that takes up to megabytes. */
+export async function findCommandState(
+  tx: Transaction,
+  tenantId: string,
+  correlationId: string,
+  visibility: Visibility,
+): Promise<CommandState | undefined> {
+  const values: unknown[] = [tenantId, correlationId];
+  const { rows } = await tx.query<CommandState & Record<string, unknown>>(
+    `SELECT expires_at, ${expiryColumns} FROM device_commands c WHERE tenant_id = $1 AND correlation_id = $2
+       ${visibleDevices('c', visibility, values)}`,
+    values,
+  );
+  return rows[0];
+}
+
 /** Position at which a page of commands ended. The time is text, because a Date would round it. */
 export interface CommandCursor {
   readonly time: string;

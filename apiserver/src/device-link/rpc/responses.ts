@@ -6,7 +6,15 @@ import { failedPrecondition, type KelletError, notFound, permissionDenied } from
 import { isId } from '../../platform/ids.ts';
 import { freeJsonField } from '../../platform/requests/fields.ts';
 import { type Visibility, wholeTenant } from '../../platform/visibility.ts';
-import { type CommandRow, type CommandStatus, endCommand, findCommand, keptError } from '../commands/commands.ts';
+import {
+  type CommandRow,
+  type CommandState,
+  type CommandStatus,
+  endCommand,
+  findCommand,
+  findCommandState,
+  keptError,
+} from '../commands/commands.ts';
 
 const largestResponse = 1024 * 1024;
 
@@ -68,6 +76,17 @@ export async function getCommand(
   const row = isId(correlationId) ? await findCommand(tx, tenantId, correlationId, visibility, lock) : undefined;
   if (!row) throw notFound('correlation_id');
   return row;
+}
+
+/** Returns whether a command to a visible device has ended. Throws NOT_FOUND. */
+export async function getCommandState(
+  tx: Transaction,
+  { tenantId, visibility }: Parameters<typeof getCommand>[1],
+  correlationId: string,
+): Promise<CommandState> {
+  const state = isId(correlationId) ? await findCommandState(tx, tenantId, correlationId, visibility) : undefined;
+  if (!state) throw notFound('correlation_id');
+  return state;
 }
 
 /** Reports whether a device may respond to a command: its device, or that device's gateway. */

@@ -1,4 +1,6 @@
 // Commands to devices through both public ports, with a real database.
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata } from '@grpc/grpc-js';
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -17,6 +19,7 @@ import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { Paging } from '../../platform/requests/paging.ts';
+import { type Caller, internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
@@ -26,6 +29,13 @@ import { createProfileReader } from '../provisioning/profiles.ts';
 import { Delivery, type TakeOptions } from './delivery.ts';
 import { createRpc } from './service.ts';
 
+setFlagsFromString('--expose-gc');
+const collectGarbage = runInNewContext('gc') as () => void;
+const heapUsed = (): number => {
+  collectGarbage();
+  return process.memoryUsage().heapUsed;
+};
+
 const tenantId = 'acme';
 
 describe('commands to devices', () => {
@@ -33,6 +43,7 @@ describe('commands to devices', () => {
   let server: TestGateway;
   let client: Client;
   let delivery: Delivery;
+  const handlers = new ServiceRegistry();
 
   before(async () => {
     test = await createTestDatabase();
@@ -45,6 +56,7 @@ describe('commands to devices', () => {
     } as Platform;
     const rpc = createRpc(platform, profiles, { seen: () => undefined });
     delivery = new Delivery(database, profiles, systemClock);
+    rpc.register(handlers);
     server = await startTestGateway((registry) => rpc.register(registry), { testDatabase: test });
     server.tokens.set('operator', {
       ...{ valid: true, kind: Kind.user, tenantId, userId: newId(), scopes: ['rpc:read', 'rpc:write'] },
@@ -130,6 +142,28 @@ describe('commands to devices', () => {
     expect(last.filter(({ commands }) => commands === undefined)).to.have.length(3);
     expect(other.commands).to.equal(undefined);
     for (const poll of [other, ...last]) poll.leave();
+  });
+
+  it('take little memory while calls wait for their end, however large they are', async () => {
+    const deviceId = await device();
+    const params = { list: Array<object>(20_000).fill({}) };
+    const command = { tenantId, deviceId, method: 'x', params, persistent: true, expiresInSeconds: 60 };
+    const { correlationId } = await test.database.tenant(tenantId, (tx) => enqueueCommand(tx, command));
+    const leaving = new AbortController();
+    const caller: Caller = { ...publicCaller, kind: 'user', tenantId };
+    const get = (waitSeconds: number) =>
+      handlers.unary(
+        DeviceLinkService.method.getRpc,
+        create(DeviceLinkService.method.getRpc.input, { correlationId, waitSeconds }),
+        internalContext(caller, { signal: leaving.signal }),
+      );
+    await get(0);
+    const before = heapUsed();
+    const calls = Array.from({ length: 40 }, () => get(60));
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    expect((heapUsed() - before) / calls.length).to.be.below(200_000);
+    leaving.abort();
+    for (const { params: shown } of await Promise.all(calls)) expect(shown).to.have.nested.property('list.length', 20_000);
   });
 
   interface CommandRecord {

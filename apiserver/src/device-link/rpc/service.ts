@@ -37,7 +37,7 @@ import {
 } from '../commands/commands.ts';
 import { missedWakes } from '../commands/missed-wakes.ts';
 import { Delivery } from './delivery.ts';
-import { alreadyEnded, finishedStatuses, getCommand, recordResponse } from './responses.ts';
+import { alreadyEnded, finishedStatuses, getCommand, getCommandState, recordResponse } from './responses.ts';
 
 const maxWaitSeconds = 60;
 /**
@@ -83,19 +83,20 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
 
       getRpc: async (request, context) => {
         checkWait(request.waitSeconds);
-        const read = () =>
-          database.read(context.tenantId, (tx) =>
-            getCommand(tx, visibleTo(context, 'rpc:read'), request.correlationId),
-          );
-        const row = await feed.until({
-          key: request.correlationId,
-          milliseconds: request.waitSeconds * 1000,
-          signal: context.signal,
-          look: read,
-          found: ({ status }) => finishedStatuses.includes(status),
-          next: ({ expires_at: end }) => Math.min(end.getTime() - clock.now(), maxLookIntervalMilliseconds),
-        });
-        return toRecord(row);
+        const { tenantId } = context;
+        const visible = visibleTo(context, 'rpc:read');
+        const { correlationId } = request;
+        // Many calls may wait, and none of them keeps what the device was told.
+        if (request.waitSeconds > 0)
+          await feed.until({
+            key: correlationId,
+            milliseconds: request.waitSeconds * 1000,
+            signal: context.signal,
+            look: () => database.read(tenantId, (tx) => getCommandState(tx, visible, correlationId)),
+            found: ({ status }) => finishedStatuses.includes(status),
+            next: ({ expires_at: end }) => Math.min(end.getTime() - clock.now(), maxLookIntervalMilliseconds),
+          });
+        return toRecord(await database.read(tenantId, (tx) => getCommand(tx, visible, correlationId)));
       },
 
       listRpcs: (request, context) => list(database, paging, request, context),
