@@ -43,28 +43,60 @@ const textBytes = (value: unknown): number => (typeof value === 'string' ? value
 const maximumLatestBytes = 1024 * 1024;
 
 /** What is held of a device in memory besides its newest point: more than is stored, because finding the oldest values takes long. */
-const mostHeldBytes = 2 * maximumLatestBytes;
+const mostHeldBytes = 4 * maximumLatestBytes;
 
 /**
  * Removes the oldest values if all take more than `bytes`: a device can send other keys with each point, and what is stored is read
  * and written as a whole. Returns the bytes of those that are left.
  */
-export function removeOldest(latest: LatestValues, bytes = maximumLatestBytes): number {
-  const sizes = [latest.numeric, latest.text].flatMap((values: Map<string, TimedValue<unknown>>) =>
-    [...values].map(([key, { value, time }]) => ({
-      ...{ values, key, time },
-      bytes: keyBytes + textBytes(key) + textBytes(value),
-    })),
-  );
-  let left = sizes.reduce((total, size) => total + size.bytes, 0);
-  if (left <= bytes) return left;
-  sizes.sort((one, other) => (one.time < other.time ? -1 : one.time > other.time ? 1 : 0));
-  for (const size of sizes) {
-    if (left <= bytes) break;
-    size.values.delete(size.key);
-    left -= size.bytes;
-  }
+export function removeOldest({ numeric, text }: LatestValues, bytes = maximumLatestBytes): number {
+  const maps: readonly Map<string, TimedValue<unknown>>[] = [numeric, text];
+  // Typed arrays: there may be tens of thousands, and this runs where points are committed.
+  const times = new Float64Array(numeric.size + text.size);
+  const sizes = new Float64Array(times.length);
+  let at = 0;
+  for (const values of maps)
+    for (const [key, { value, time }] of values) {
+      times[at] = Number(time);
+      sizes[at] = keyBytes + textBytes(key) + textBytes(value);
+      at += 1;
+    }
+  const total = sizes.reduce((sum, size) => sum + size, 0);
+  if (total <= bytes) return total;
+  const cut = cutOf(times, sizes, bytes);
+  let left = bytesFrom(cut, times, sizes);
+  at = 0;
+  for (const values of maps)
+    for (const key of values.keys()) {
+      const time = times[at]!;
+      const isSpare = time === cut && left > bytes;
+      if (isSpare) left -= sizes[at]!;
+      if (isSpare || time < cut) values.delete(key);
+      at += 1;
+    }
   return left;
+}
+
+/** Returns the least time after which all values fit. */
+function cutOf(times: Float64Array, sizes: Float64Array, bytes: number): number {
+  const sorted = times.toSorted();
+  let [low, high] = [0, sorted.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (bytesFrom(sorted[middle]!, times, sizes, false) <= bytes) high = middle;
+    else low = middle + 1;
+  }
+  return sorted[low]!;
+}
+
+/** Returns the bytes of the values from a time on, or after it. */
+function bytesFrom(from: number, times: Float64Array, sizes: Float64Array, isIncluded = true): number {
+  let bytes = 0;
+  for (let index = 0; index < times.length; index += 1) {
+    const time = times[index]!;
+    if (time > from || (isIncluded && time === from)) bytes += sizes[index]!;
+  }
+  return bytes;
 }
 
 /** Returns by how many bytes the map has grown, approximately. */

@@ -91,17 +91,25 @@ export function ownerOf(points: readonly AcceptedPoint[], idempotency: Idempoten
   return !first || first.isOwn || first.resultId !== undefined ? ownPoints : first.tenantId;
 }
 
-/** Returns what points cost to be stored and kept in memory, in small points. */
-export function weightOf(points: readonly AcceptedPoint[]): number {
+/** How many times the bytes of its row a point takes in memory, with its body; as objects it takes more. */
+const memoryOfRow = 4;
+const memoryOfObjects = 8;
+
+/** Returns what points cost to be stored, in small points, and approximately the bytes that they take in memory. */
+export function costOf(points: readonly AcceptedPoint[]): { readonly weight: number; readonly memory: number } {
   let bytes = 0;
+  let memory = 0;
   let anchors = 0;
   for (const point of points) {
     const { row } = point;
     // The payload of a point with a row is text only once it is read.
-    bytes += row ? row.rowEnd - row.rowStart : point.payload.length;
+    const size = row ? row.rowEnd - row.rowStart : point.payload.length;
+    bytes += size;
+    memory += size * (row ? memoryOfRow : memoryOfObjects);
     if (point.device.anchoringMode === 'per_event') anchors += 1;
   }
-  return Math.max(points.length, Math.ceil(bytes / bytesOfPoint)) + anchors * (pointsOfAnchor - 1);
+  const weight = Math.max(points.length, Math.ceil(bytes / bytesOfPoint)) + anchors * (pointsOfAnchor - 1);
+  return { weight, memory };
 }
 
 /** Splits a part whose data was rejected into halves; returns undefined if it cannot be split further. */

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { testPoint } from '../testing/test-devices.ts';
-import { Append, ownerOf, ownPoints, type Part, weightOf } from './append.ts';
+import { Append, costOf, ownerOf, ownPoints, type Part } from './append.ts';
 import { FlushQueue, flushWeight } from './flush-queue.ts';
 
 const part = (owner: string, weight: number): Part => ({
@@ -103,8 +103,16 @@ describe('points that wait to be stored', () => {
   });
 
   it('weigh more if they are large, or have an anchor of their own', () => {
-    expect(weightOf([point, point, point])).to.equal(3);
-    expect(weightOf([{ ...point, payload: 'x'.repeat(40_000) }, point])).to.equal(101);
-    expect(weightOf([testPoint('acme', 1, 1_790_000_000, 1, 'per_event')])).to.equal(10);
+    expect(costOf([point, point, point]).weight).to.equal(3);
+    expect(costOf([{ ...point, payload: 'x'.repeat(40_000) }, point]).weight).to.equal(101);
+    expect(costOf([testPoint('acme', 1, 1_790_000_000, 1, 'per_event')]).weight).to.equal(10);
+  });
+
+  it('take more memory as objects than as rows', () => {
+    const { length } = point.payload;
+    const row = { bytes: Buffer.alloc(0), rowStart: 0, rowEnd: length };
+    const [asObjects, asRow] = [costOf([point]).memory, costOf([{ ...point, row }]).memory];
+    expect(asObjects).to.equal(2 * asRow);
+    expect(asRow).to.be.at.least(length);
   });
 });

@@ -237,15 +237,15 @@ describe('TelemetryWriter', () => {
     });
 
     it('refuses what exceeds its share of what may wait, and takes the points of others', async () => {
-      const writer = startWriter({ maxWaitingPoints: 1000 });
+      const writer = startWriter({ maxWaitingBytes: 1_000_000 });
       const refusal = (count: number) =>
         writer.append(points(count)).then(
           () => undefined,
           ({ code }: KelletError) => code,
         );
-      const [most, more, others] = await Promise.all([refusal(500), refusal(1), writer.append(other(1))]);
+      const [most, more, others] = await Promise.all([refusal(1300), refusal(200), writer.append(other(1))]);
       expect([most, more, others.refused]).to.deep.equal([undefined, 'UNAVAILABLE', []]);
-      expect(await refusal(500), 'what is stored does not wait').to.equal(undefined);
+      expect(await refusal(1300), 'what is stored does not wait').to.equal(undefined);
     });
   });
 

@@ -10,7 +10,7 @@ import { type Counter, counter, type Registry } from '../../platform/observabili
 import { batchSecondsFor, type BatchSettings } from '../../policies/batch-seconds.ts';
 import type { HashText } from '../points/leaf-hashes.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import { Append, type Appended, ownerOf, ownPoints, type Part, weightOf } from './append.ts';
+import { Append, type Appended, costOf, ownerOf, ownPoints, type Part } from './append.ts';
 import { chainKey, genesisHead, OpenBatches, type Placement } from './batches.ts';
 import { encodeFlush } from './flush.ts';
 import { failureCause, failureCauses, type FlushFailure, flushFailure } from './flush-failure.ts';
@@ -36,8 +36,8 @@ export interface WriterOptions extends SegmentLimits {
   readonly batchSettings?: { get(tenantId: string): BatchSettings | undefined };
   /** How long a request waits for the database before it fails with UNAVAILABLE. */
   readonly holdMilliseconds: number;
-  /** Limit on the weight of waiting points, half of it for those of a tenant; requests beyond it fail with UNAVAILABLE at once. */
-  readonly maxWaitingPoints: number;
+  /** Limit on the bytes of waiting points in memory, half of it for those of a tenant; requests beyond it fail with UNAVAILABLE at once. */
+  readonly maxWaitingBytes: number;
   /** host:port at which other processes read what is in this one's memory; empty: they cannot. */
   readonly address: string;
 }
@@ -48,9 +48,12 @@ export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'>
   segmentSeconds: 600,
   segmentMostSeconds: 86_400,
   holdMilliseconds: 5000,
-  maxWaitingPoints: 200_000,
+  maxWaitingBytes: 192 * 1024 * 1024,
   address: '',
 };
+
+/** What a request that waits takes besides its points. */
+const partBytes = 1024;
 
 const flushesInFlight = 2;
 /** A flush without a response for this long counts as lost; slightly longer than the server's statement timeout. */
@@ -98,7 +101,7 @@ export class TelemetryWriter {
   private readonly queue = new FlushQueue();
   /** Every identity this process has had. */
   readonly writerIds: string[] = [];
-  private waitingPoints = 0;
+  private waitingBytes = 0;
   /** The same by owner. */
   private readonly waitingOf = new Map<string, number>();
   /** Arrival of the last flush. Rises with each, so that it tells which points of a segment are written on. */
@@ -151,27 +154,29 @@ export class TelemetryWriter {
   async append(points: readonly AcceptedPoint[], idempotency?: IdempotencyRow): Promise<Appended> {
     if (this.stopping) throw unavailable('the server is shutting down');
     const owner = ownerOf(points, idempotency);
+    const cost = costOf(points);
     // A response to be kept waits as a point does.
-    const weight = weightOf(points) + (idempotency ? 1 : 0);
-    const most = this.options.maxWaitingPoints;
-    const ofOwner = (this.waitingOf.get(owner) ?? 0) + weight;
-    if (this.waitingPoints + weight > most || (owner !== ownPoints && ofOwner > most / 2)) {
+    const weight = cost.weight + (idempotency ? 1 : 0);
+    const bytes = cost.memory + partBytes + (idempotency?.response.length ?? 0);
+    const most = this.options.maxWaitingBytes;
+    const ofOwner = (this.waitingOf.get(owner) ?? 0) + bytes;
+    if (this.waitingBytes + bytes > most || (owner !== ownPoints && ofOwner > most / 2)) {
       throw unavailable('too many points are waiting to be stored');
     }
     const append = new Append(this.clock.now() + this.options.holdMilliseconds);
-    this.countWaiting(owner, weight);
+    this.countWaiting(owner, bytes);
     this.queue.add({ append, owner, weight, points, offset: 0, idempotency });
     this.wake();
     try {
       return await append.done;
     } finally {
-      this.countWaiting(owner, -weight);
+      this.countWaiting(owner, -bytes);
     }
   }
 
-  private countWaiting(owner: string, weight: number): void {
-    this.waitingPoints += weight;
-    const ofOwner = (this.waitingOf.get(owner) ?? 0) + weight;
+  private countWaiting(owner: string, bytes: number): void {
+    this.waitingBytes += bytes;
+    const ofOwner = (this.waitingOf.get(owner) ?? 0) + bytes;
     if (ofOwner === 0) this.waitingOf.delete(owner);
     else this.waitingOf.set(owner, ofOwner);
   }
