@@ -146,7 +146,7 @@ describe('commands to devices', () => {
 
   it('take little memory while calls wait for their end, however large they are', async () => {
     const deviceId = await device();
-    const params = { list: Array<object>(20_000).fill({}) };
+    const params = { list: Array<Record<string, never>>(20_000).fill({}) };
     const command = { tenantId, deviceId, method: 'x', params, persistent: true, expiresInSeconds: 60 };
     const { correlationId } = await test.database.tenant(tenantId, (tx) => enqueueCommand(tx, command));
     const leaving = new AbortController();

@@ -254,14 +254,14 @@ describe('TelemetryWriter', () => {
     await writer.append(points(1, 'chain'));
     const client = new pg.Client({ connectionString: test.url });
     await client.connect();
-    let isRunning = true;
-    // As a writer with two flushes in flight does: the next one begins as soon as one is committed.
-    const extending = (async () => {
-      for (let n = 0; isRunning; n += 1) {
-        await client.query(`BEGIN; UPDATE device_chain SET head = sha256('${n}'); SELECT pg_sleep(0.02)`);
-        await client.query('COMMIT');
-      }
-    })();
+    // As a writer with two flushes in flight does: the next one takes the row as soon as one is committed.
+    const extending = client
+      .query(
+        `DO $$ BEGIN FOR n IN 1..1000 LOOP
+           UPDATE device_chain SET head = sha256(n::text::bytea); PERFORM pg_sleep(0.02); COMMIT;
+         END LOOP; END $$`,
+      )
+      .catch(() => undefined);
     try {
       const waits: number[] = [];
       const chained: Promise<unknown>[] = [];
@@ -274,7 +274,8 @@ describe('TelemetryWriter', () => {
       expect(Math.max(...waits)).to.be.lessThan(2000);
       await Promise.all(chained);
     } finally {
-      isRunning = false;
+      client.on('error', () => undefined);
+      await query(`SELECT pg_terminate_backend(${(client as unknown as { processID: number }).processID})`);
       await extending;
       await client.end();
     }
