@@ -162,6 +162,17 @@ describe('the telemetry of entity views', () => {
     expect(sums.points.map((point) => point.numericValues)).to.deep.equal([{ b: 90 }]);
   });
 
+  it('show no hash of hidden values in the tokens of their pages either', async () => {
+    const view = await makeView({ keys: ['b'] });
+    const hidden = (await history({ deviceId })).points.map((point) => point.dataHash);
+    const { nextPageToken } = await history({ deviceId: view, pageSize: 1 });
+    const token = Buffer.from(nextPageToken, 'base64url');
+    for (const hash of hidden) {
+      expect(hash).to.match(/^[0-9a-f]{64}$/);
+      for (const bytes of [Buffer.from(hash), Buffer.from(hash, 'hex')]) expect(token.includes(bytes)).to.equal(false);
+    }
+  });
+
   it('have the newest value of each key within the window', async () => {
     for (const [window, want] of [
       [{}, { a: 9, b: 80, c: 9, s: 'on', at: at(9) }],

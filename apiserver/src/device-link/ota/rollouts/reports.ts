@@ -103,8 +103,9 @@ export class Reports {
       if (wait > 0) throw resourceExhausted('the device has reported too many different results within a day', wait);
     }
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
-    const waiting = { tenantId, rolloutId: report.rolloutId, deviceId, report };
-    const result = await this.batches.add(`${tenantId}/${report.rolloutId}`, waiting);
+    // In one spelling: it is hashed with the result.
+    const rolloutId = report.rolloutId.toLowerCase();
+    const result = await this.batches.add(`${tenantId}/${rolloutId}`, { tenantId, rolloutId, deviceId, report });
     if (result instanceof Error) throw result;
     return result;
   }
