@@ -233,6 +233,24 @@ describe('the telemetry of entity views', () => {
     expect(await latest(deviceId, as(customerId))).to.deep.include({ a: 9 });
   });
 
+  it('do not tell users of their customer which device it is, unless it is that customer’s', async () => {
+    const [view, own] = await Promise.all(
+      [otherCustomerId, customerId].map((customer) => makeView({ customer_id: customer, keys: ['b'] })),
+    );
+    const named = async (id: string, context: ReturnType<typeof as>) => {
+      const request = create(GetLatestRequestSchema, { deviceId: id });
+      const { deviceId: inLatest } = await registry.unary(methods.getLatest, request, context);
+      const pages = await Promise.all(
+        [{}, { intervalSeconds: 3600 }].map((more) => history({ deviceId: id, ...more }, context)),
+      );
+      return [...new Set([inLatest, ...pages.flatMap(({ points }) => points.map((point) => point.deviceId))])];
+    };
+    expect(await named(view!, as(otherCustomerId))).to.deep.equal([view]);
+    expect(await named(view!.toUpperCase(), as(otherCustomerId))).to.deep.equal([view]);
+    expect(await named(own!, as(customerId))).to.deep.equal([deviceId]);
+    expect(await named(view!, as(''))).to.deep.equal([deviceId]);
+  });
+
   it('of an asset are refused, because it has none', async () => {
     const view = await makeView({ device_id: null, asset_id: assetId });
     for (const promise of [latest(view), history({ deviceId: view })]) {

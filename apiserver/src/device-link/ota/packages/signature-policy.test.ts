@@ -293,6 +293,33 @@ describe('a required signature', () => {
       expect(await fixture.row(plain)).to.include({ phase: 'active' });
     });
 
+    it('pauses a rollout although the change of the keys was missed, and the first attempt fails', async () => {
+      const open = await fixture.profile('open');
+      await fixture.make(open, 2);
+      const id = await fixture.start({
+        targetProfileRef: { name: 'open' },
+        packageRef: { name: 'signed' },
+        rollbackPackageRef: { name: 'one' },
+      });
+      await fixture.trust(later.publicKey);
+      let attempts = 0;
+      const failing = new SigningKeys({
+        ...{ database: fixture.test.database, packages, logger: createLogger('silent') },
+        membership: {
+          signingKeysChanged: async (tx, tenantId) => {
+            attempts += 1;
+            if (attempts === 1) throw new Error('the database is unavailable');
+            await fixture.membership.signingKeysChanged(tx, tenantId);
+          },
+        },
+      });
+      // As after the connection that listens was lost.
+      failing.start();
+      await eventually(async () => (await fixture.row(id))['phase'] === 'paused');
+      await failing.stop();
+      expect(attempts).to.equal(2);
+    });
+
     it('pauses rollouts, judges packages again, and notifies the operator', async () => {
       await fixture.make(guarded, 2);
       const id = await fixture.start({
