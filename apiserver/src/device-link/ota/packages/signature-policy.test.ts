@@ -4,6 +4,7 @@ import { OtaPackage_Status, Rollout_PauseReason } from '@kellet/proto/es/kellet/
 import { expect } from 'chai';
 import pg from 'pg';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
+import { tenantChannel } from '../../../platform/database/channels.ts';
 import { newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/requests/paging.ts';
@@ -301,7 +302,16 @@ describe('a required signature', () => {
         packageRef: { name: 'signed' },
         rollbackPackageRef: { name: 'one' },
       });
-      await fixture.trust(later.publicKey);
+      // The notification has come before anybody listens for it, as while the connection that listens is lost.
+      await new Promise<void>((resolve, reject) => {
+        fixture.test.database.listen(
+          [tenantChannel],
+          () => resolve(),
+          (lost) => {
+            if (!lost) fixture.trust(later.publicKey).catch(reject);
+          },
+        );
+      });
       let attempts = 0;
       const failing = new SigningKeys({
         ...{ database: fixture.test.database, packages, logger: createLogger('silent') },
@@ -313,7 +323,6 @@ describe('a required signature', () => {
           },
         },
       });
-      // As after the connection that listens was lost.
       failing.start();
       await eventually(async () => (await fixture.row(id))['phase'] === 'paused');
       await failing.stop();
