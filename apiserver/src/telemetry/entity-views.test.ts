@@ -233,10 +233,13 @@ describe('the telemetry of entity views', () => {
     expect(await latest(deviceId, as(customerId))).to.deep.include({ a: 9 });
   });
 
-  it('do not tell users of their customer which device it is, unless it is that customer’s', async () => {
-    const [view, own] = await Promise.all(
-      [otherCustomerId, customerId].map((customer) => makeView({ customer_id: customer, keys: ['b'] })),
-    );
+  it('do not tell users of their customer which device it is, unless it is that customer’s or they hide nothing', async () => {
+    const [view, ended, whole, own] = await Promise.all([
+      makeView({ customer_id: otherCustomerId, keys: ['b'] }),
+      makeView({ customer_id: otherCustomerId, end_time: BigInt(Date.now()) * 1_000_000n }),
+      makeView({ customer_id: otherCustomerId }),
+      makeView({ customer_id: customerId, keys: ['b'] }),
+    ]);
     const named = async (id: string, context: ReturnType<typeof as>) => {
       const request = create(GetLatestRequestSchema, { deviceId: id });
       const { deviceId: inLatest } = await registry.unary(methods.getLatest, request, context);
@@ -245,10 +248,11 @@ describe('the telemetry of entity views', () => {
       );
       return [...new Set([inLatest, ...pages.flatMap(({ points }) => points.map((point) => point.deviceId))])];
     };
-    expect(await named(view!, as(otherCustomerId))).to.deep.equal([view]);
-    expect(await named(view!.toUpperCase(), as(otherCustomerId))).to.deep.equal([view]);
-    expect(await named(own!, as(customerId))).to.deep.equal([deviceId]);
-    expect(await named(view!, as(''))).to.deep.equal([deviceId]);
+    expect(await named(view, as(otherCustomerId))).to.deep.equal(['']);
+    expect(await named(ended, as(otherCustomerId))).to.deep.equal(['']);
+    expect(await named(whole, as(otherCustomerId))).to.deep.equal([deviceId]);
+    expect(await named(own, as(customerId))).to.deep.equal([deviceId]);
+    expect(await named(view, as(''))).to.deep.equal([deviceId]);
   });
 
   it('of an asset are refused, because it has none', async () => {

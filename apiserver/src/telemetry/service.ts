@@ -112,10 +112,10 @@ export function createTelemetry(
   return new Telemetry(platform, devices, liveness, options);
 }
 
-/** What a caller reads, and how it is named in the response: a device of an entity view by the view, if the caller does not see it. */
+/** What a caller reads, and the device that the response names: none for an entity view whose reader must not know it. */
 interface Readable {
   readonly window: Window;
-  readonly name: string;
+  readonly shownId: string;
 }
 
 const maxPointsPerPage = 10_000;
@@ -462,7 +462,7 @@ class Telemetry implements TelemetryModule {
     if (device) {
       const isVisible =
         !isLimited(visibility) || (await this.options.visibleDevices?.(tenantId, [id], visibility))?.has(id);
-      if (isVisible) return { window: wholeOf(device.deviceId), name: device.deviceId };
+      if (isVisible) return { window: wholeOf(device.deviceId), shownId: device.deviceId };
     }
     // Entity views are shown to customers, not to device groups.
     const mayBeView = isId(id) && visibility.deviceGroupIds === null;
@@ -472,7 +472,7 @@ class Telemetry implements TelemetryModule {
     if (deviceId === null) throw failedPrecondition('the entity view shows an asset, which has no telemetry');
     if (!(await this.devices.lookup(tenantId, [deviceId])).has(deviceId)) throw notFound('device');
     const window = { deviceId, keys, start: start ?? 0n, end: end ?? endOfTime };
-    return { window, name: seesDevice ? deviceId : id.toLowerCase() };
+    return { window, shownId: seesDevice ? deviceId : '' };
   }
 
   private async metrics(deviceId: string, context: CallContext) {
@@ -488,9 +488,9 @@ class Telemetry implements TelemetryModule {
   }
 
   private async latest(deviceId: string, context: CallContext): Promise<LatestTelemetry> {
-    const { window, name } = await this.readable(deviceId, context);
+    const { window, shownId } = await this.readable(deviceId, context);
     const { tenantId } = context;
-    const response = create(LatestTelemetrySchema, { deviceId: name });
+    const response = create(LatestTelemetrySchema, { deviceId: shownId });
     const newest = await this.snapshots.latest(tenantId, window.deviceId, () =>
       this.elsewhere(tenantId, window.deviceId),
     );
@@ -531,7 +531,7 @@ class Telemetry implements TelemetryModule {
     request: GetHistoryRequest,
     context: CallContext,
   ): Promise<Omit<GetHistoryResponse, '$typeName'>> {
-    const { window, name } = await this.readable(request.deviceId, context);
+    const { window, shownId } = await this.readable(request.deviceId, context);
     const { aggregation, descending, start, end } = historyArguments(request);
     const scope = [
       context.tenantId,
@@ -554,7 +554,7 @@ class Telemetry implements TelemetryModule {
     const closed = this.platform.paging.close(found.rows, page, scope, (row) => row.cursor, found.isCut);
     const points = closed.rows.map((row) => row.point);
     for (const point of points) {
-      point.deviceId = name;
+      point.deviceId = shownId;
       // The hash covers the values that the view does not show, which could be guessed from it.
       if (window.keys.length > 0) point.dataHash = '';
     }

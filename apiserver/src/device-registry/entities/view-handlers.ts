@@ -145,7 +145,7 @@ function found(row: SeenView | undefined): SeenView {
   return row;
 }
 
-/** Converts a row to the public message. Users who do not see its device are not told which it is (docs/decisions/0125). */
+/** Converts a row to the public message. Whoever must not know its device is not told (docs/decisions/0125). */
 function toView(row: ViewRow & Partial<SeenView>): MessageInitShape<typeof EntityViewSchema> {
   return {
     entityViewId: row.entity_view_id,

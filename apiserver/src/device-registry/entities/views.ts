@@ -23,7 +23,7 @@ export interface ViewRow {
 
 /** A view as users see it who may be those of a customer. */
 export interface SeenView extends ViewRow {
-  /** Whether they see its device too. */
+  /** Whether they are told its device: it is theirs, or the view hides nothing of it. */
   sees_device: boolean;
 }
 
@@ -34,7 +34,8 @@ const columns =
   'entity_view_id, name, device_id, asset_id, keys, start_time, end_time, customer_id, created_at, updated_at';
 
 /** SQL: the column sees_device, for users of the customer in `parameter` (null: all users). */
-const seesDevice = (parameter: string): string => `(${parameter}::uuid IS NULL OR EXISTS (
+const seesDevice = (parameter: string): string => `(${parameter}::uuid IS NULL
+  OR (v.keys = '{}' AND v.start_time IS NULL AND v.end_time IS NULL) OR EXISTS (
   SELECT FROM devices d WHERE d.tenant_id = v.tenant_id AND d.device_id = v.device_id AND d.customer_id = ${parameter})) AS sees_device`;
 
 /** The columns that a caller sets, with their values. */
