@@ -163,7 +163,8 @@ describe('commands to devices', () => {
     await new Promise((resolve) => setTimeout(resolve, 1000));
     expect((heapUsed() - before) / calls.length).to.be.below(200_000);
     leaving.abort();
-    for (const { params: shown } of await Promise.all(calls)) expect(shown).to.have.nested.property('list.length', 20_000);
+    for (const { params: shown } of await Promise.all(calls))
+      expect(shown).to.have.nested.property('list.length', 20_000);
   });
 
   interface CommandRecord {

@@ -214,7 +214,9 @@ describe('the store of latest values', () => {
     const writing = store.writeAll();
     for (let isOver = false; !isOver;) {
       sizes.push(store.bytes);
-      isOver = await Promise.race([writing, new Promise((resolve) => setTimeout(() => resolve(false), 1))]).then(Boolean);
+      isOver = await Promise.race([writing, new Promise((resolve) => setTimeout(() => resolve(false), 1))]).then(
+        Boolean,
+      );
     }
     const steps = new Set(sizes);
     expect(steps.size, [...steps].join()).to.be.greaterThan(2);

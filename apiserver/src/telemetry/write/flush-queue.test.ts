@@ -47,11 +47,7 @@ describe('the queue of a writer', () => {
       ...['a', 'b', 'c', 'd'].flatMap((owner) => repeated(owner, 5000, 2)),
       part('e', flushWeight + 1),
     );
-    expect(groups(queue, 3)).to.deep.equal([
-      ['a 5000', 'b 5000'],
-      ['c 5000', 'd 5000'],
-      [`e ${flushWeight + 1}`],
-    ]);
+    expect(groups(queue, 3)).to.deep.equal([['a 5000', 'b 5000'], ['c 5000', 'd 5000'], [`e ${flushWeight + 1}`]]);
     expect(groups(queue, 2)).to.deep.equal([
       ['a 5000', 'b 5000'],
       ['c 5000', 'd 5000'],

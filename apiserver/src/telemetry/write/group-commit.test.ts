@@ -229,7 +229,7 @@ describe('TelemetryWriter', () => {
 
     it('stores the points of others with its next ones', async () => {
       const writer = startWriter({ batchPoints: 10_000 });
-      const first = await Promise.all(Array.from({ length: 40 }, (_, n) => points(2000, 'merkle', 1, n * 2000)));
+      const first = Array.from({ length: 40 }, (_, n) => points(2000, 'merkle', 1, n * 2000));
       const all = Promise.all(first.map((some) => writer.append(some)));
       await writer.append(other(1));
       expect(committed.length, 'points stored by then').to.be.lessThan(40_000);
