@@ -5,6 +5,7 @@ import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { deleteOfDevices } from '../../platform/database/delete-of-devices.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
+import { jsonBytes } from '../../platform/database/sized-rows.ts';
 import { pagesOfBytes } from '../../platform/pages-of.ts';
 import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import { parsePayload } from '../points/payload.ts';
@@ -36,21 +37,38 @@ export interface LatestChange {
   readonly points: LatestBuilder;
 }
 
-/** Returns the rows of devices in their order; null for one that has none. */
+/** Returns the rows of devices in their order: null for one that has none, 'large' for one that has more than so many bytes. */
 export async function readLatest(
   tx: Transaction,
   tenantId: string,
   deviceIds: readonly string[],
-): Promise<(StoredLatest | null)[]> {
-  const { rows } = await tx.query<StoredLatest | { readonly document: null }>(
-    `SELECT latest.document, latest.time, latest.payload FROM ${rowsOf('$2::uuid[]')} AS asked (device_id, place)
+  mostBytes: number,
+): Promise<(StoredLatest | null | 'large')[]> {
+  const { rows } = await tx.query<StoredLatest & { readonly bytes: number | null }>(
+    `SELECT latest.time, latest.bytes, CASE WHEN latest.bytes <= $3::int4 THEN latest.document END AS document,
+       CASE WHEN latest.bytes <= $3::int4 THEN latest.payload END AS payload
+     FROM ${rowsOf('$2::uuid[]')} AS asked (device_id, place)
      LEFT JOIN LATERAL (
-       SELECT document, time, payload FROM telemetry_latest AS l
+       SELECT document, time, payload, ${jsonBytes('document')} + coalesce(octet_length(payload), 0) AS bytes
+       FROM telemetry_latest AS l
        WHERE l.tenant_id = $1 AND l.device_id = asked.device_id LIMIT 1
      ) AS latest ON true ORDER BY place`,
-    [tenantId, deviceIds],
+    [tenantId, deviceIds, mostBytes],
   );
-  return rows.map((row) => (row.document === null ? null : row));
+  return rows.map(({ bytes, ...row }) => (bytes === null ? null : bytes <= mostBytes ? row : 'large'));
+}
+
+/** Returns the row of a device, however large it is, or null. */
+export async function readLargeLatest(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+): Promise<StoredLatest | null> {
+  const { rows } = await tx.query<StoredLatest & Record<string, unknown>>(
+    'SELECT document, time, payload FROM telemetry_latest WHERE tenant_id = $1 AND device_id = $2',
+    [tenantId, deviceId],
+  );
+  return rows[0] ?? null;
 }
 
 /** Returns the values of a row. */

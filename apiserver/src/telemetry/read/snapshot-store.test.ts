@@ -2,6 +2,7 @@ import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { countBytesRead } from '../../platform/testing/bytes-read.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { writePayload } from '../points/payload.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
@@ -165,6 +166,24 @@ describe('the store of latest values', () => {
     expect(await read('acme')).to.deep.equal(devices.map((device) => (device % 2 === 0 ? device : undefined)));
     expect(statements).to.equal(4);
     expect(await read('other')).to.deep.equal(devices.map(() => undefined));
+  });
+
+  it('reads large values of a device for few readers at a time, each row alone', async () => {
+    const device = testDeviceId(750_000);
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO telemetry_latest (tenant_id, device_id, document)
+         SELECT 'acme', $1::uuid, jsonb_build_object('time', '5000', 'string', '{}'::jsonb, 'numeric',
+           jsonb_object_agg('a key of the device, number ' || n, jsonb_build_array(n, n::text))) FROM generate_series(1, 5000) n`,
+        [device],
+      ),
+    );
+    const { database, greatest } = countBytesRead(test.database);
+    const store = new SnapshotStore(database, logger, systemClock);
+    const readers = Array.from({ length: 64 }, () => store.latest('acme', device, elsewhere));
+    for (const latest of await Promise.all(readers)) expect(latest!.numeric.size).to.equal(5000);
+    expect(greatest()).to.be.within(200_000, 600_000);
+    expect(await store.latest('other', device, elsewhere)).to.equal(undefined);
   });
 
   it('writes at once when memory is short, and takes no more than it may hold', async () => {

@@ -1,12 +1,14 @@
 // Latest values: merged in memory on commit, written half a minute later or, in a large fleet, up to ten, read from both. What a killed process had in
 // memory is read again from its points (hot-tails.ts).
+import { setImmediate } from 'node:timers/promises';
 import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
+import { LargeReads } from '../../platform/concurrency/large-reads.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { unavailable } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { readLatest, type StoredLatest, valuesOf, writeLatest } from './latest-rows.ts';
+import { readLargeLatest, readLatest, type StoredLatest, valuesOf, writeLatest } from './latest-rows.ts';
 import { LatestBuilder, type LatestValues, mergeLatest, noLatestValues, type TimedPoint } from './latest-values.ts';
 
 /** Settings of the store. */
@@ -42,8 +44,9 @@ const tenantShare = 3 / 4;
 const roomMilliseconds = 5000;
 /** Requests of a tenant that wait for room: each is in memory. */
 const mostWaiting = 64;
-/** Rows that one statement reads: few, because a row may have a megabyte. */
+/** Rows that one statement reads, and the bytes of one that is read with others: it may have megabytes. */
 const rowsPerRead = 32;
+const smallBytes = 64 * 1024;
 const tickMilliseconds = 1000;
 /** A tick writes at most this share of all devices, so that a fleet that starts at once is not written at once. */
 const ticksPerFleet = 30;
@@ -114,9 +117,11 @@ export class SnapshotStore {
   private arrived = 0;
   private waiting: { readonly tenantId: string; readonly resolve: () => void }[] = [];
   /** Each reader waits for a statement that begins after it asked; those that ask while one runs share the next. */
-  private readonly stored = new Batches<string, StoredLatest | null>(rowsPerRead, (tenantId, deviceIds) =>
-    this.database.read(tenantId, (tx) => readLatest(tx, tenantId, deviceIds)),
+  private readonly stored = new Batches<string, StoredLatest | null | 'large'>(rowsPerRead, (tenantId, deviceIds) =>
+    this.database.read(tenantId, (tx) => readLatest(tx, tenantId, deviceIds, smallBytes)),
   );
+  /** Turns of readers of more: making the values and the response of one takes tens of milliseconds. */
+  private readonly large = new LargeReads();
 
   constructor(database: Database, logger: Logger, clock: Clock, options: SnapshotOptions = snapshotDefaults) {
     this.database = database;
@@ -251,11 +256,22 @@ export class SnapshotStore {
     // Memory before the database: what is written in between is seen twice, which is harmless, and not missed.
     const held = this.heldPoints(tenantId, deviceId);
     const others = await elsewhere();
-    const stored = await this.stored.add(tenantId, deviceId);
-    const merged = stored ? valuesOf(stored) : noLatestValues();
-    for (const points of held) points.mergeInto(merged);
-    for (const values of others) mergeLatest(merged, values);
-    return merged.time < 0n ? undefined : merged;
+    const found = await this.stored.add(tenantId, deviceId);
+    const merge = (stored: StoredLatest | null): LatestValues | undefined => {
+      const merged = stored ? valuesOf(stored) : noLatestValues();
+      for (const points of held) points.mergeInto(merged);
+      for (const values of others) mergeLatest(merged, values);
+      return merged.time < 0n ? undefined : merged;
+    };
+    const heldBytes = held.reduce((sum, points) => sum + points.bytes, 0);
+    if (found !== 'large' && heldBytes <= smallBytes) return merge(found);
+    return this.large.run(tenantId, 1, 0, async () => {
+      const stored =
+        found === 'large' ? await this.database.read(tenantId, (tx) => readLargeLatest(tx, tenantId, deviceId)) : found;
+      // Others have their turn between two readers.
+      await setImmediate();
+      return merge(stored);
+    });
   }
 
   /**
