@@ -11,6 +11,13 @@ const bulkLoadSettings: Readonly<Record<string, string>> = {
   ...{ maintenance_work_mem: '512MB', max_parallel_maintenance_workers: '2', work_mem: '256MB' },
 };
 
+/** Settings that PostgreSQL has afterwards, as in examples/install/cloudnative-pg.yaml; its default is made for small machines. */
+const servingSettings: Readonly<Record<string, string>> = { shared_buffers: '2GB' };
+
+/** Returns the statements that change settings. */
+const settingsOf = (settings: Readonly<Record<string, string>>): string[] =>
+  Object.entries(settings).map(([name, value]) => `ALTER SYSTEM SET ${name} = '${value}'`);
+
 /**
  * Makes no entries in these indexes, or in all of these tables, until they are rebuilt. Only if the tables were truncated in the same
  * transaction; as a superuser.
@@ -42,7 +49,7 @@ export interface RestartableServer {
   readonly restart: () => Promise<void>;
 }
 
-/** Runs work while the server has the settings of a bulk load, and restarts it before and after. */
+/** Runs work while the server has the settings of a bulk load, and restarts it before and after, then with those that serve. */
 export async function withBulkLoad<T>(
   { superuserUrl, restart }: RestartableServer,
   work: () => Promise<T>,
@@ -58,8 +65,8 @@ export async function withBulkLoad<T>(
     }
     await restart();
   };
-  await alter(...Object.entries(bulkLoadSettings).map(([name, value]) => `ALTER SYSTEM SET ${name} = '${value}'`));
+  await alter(...settingsOf(bulkLoadSettings));
   const result = await work();
-  await alter('ALTER SYSTEM RESET ALL', 'CHECKPOINT');
+  await alter('ALTER SYSTEM RESET ALL', ...settingsOf(servingSettings), 'CHECKPOINT');
   return result;
 }

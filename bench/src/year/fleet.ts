@@ -23,12 +23,17 @@ export interface Filling {
 /** SQL: a time within the past year, later for greater numbers of `of`. */
 const within = (n: string, of: number) => `now() - interval '1 year' * (1 - ${n}::float8 / ${of})`;
 
-/** Returns the query that numbers the devices: the first half belongs to tenant 1, the others are spread. */
+/**
+ * Returns the query that numbers the devices: the first half belongs to tenant 1, the others are spread. They were created one after
+ * another at the beginning of the year, which their ids tell as all ids do: devices are beside those created next.
+ */
 export const deviceNumbers = ({ tenants, devices }: Sizes): string => `
   CREATE TABLE year.devices AS
-    SELECT n, tenant, year.tenant(tenant) AS tenant_id, year.id('device', n) AS device_id, year.id('profile', tenant) AS profile_id
+    SELECT n, tenant, year.tenant(tenant) AS tenant_id, year.id('device', n, t.created_at) AS device_id,
+      year.id('profile', tenant) AS profile_id, t.created_at
     FROM generate_series(1, ${devices}) AS n,
-      LATERAL (SELECT CASE WHEN n <= ${devices / 2} THEN 1 ELSE 2 + n % ${tenants - 1} END AS tenant) AS t;
+      LATERAL (SELECT CASE WHEN n <= ${devices / 2} THEN 1 ELSE 2 + n % ${tenants - 1} END AS tenant,
+        now() - interval '1 year' + n * interval '50 milliseconds' AS created_at) AS t;
   CREATE UNIQUE INDEX ON year.devices (n);
   CREATE INDEX ON year.devices (tenant, n);
   ANALYZE year.devices`;
@@ -62,7 +67,7 @@ export function fleetFillings(sizes: Sizes): Filling[] {
       rows: `SELECT tenant_id, device_id, 'device ' || n, 'hw-' || md5(n::text), profile_id,
           jsonb_build_object('site', 'site-' || n % 1000), CASE WHEN n % 10 = 0 THEN 'offline' ELSE 'online' END,
           now() - n % 60 * interval '1 second', now() - n % 60 * interval '1 second', now() + interval '1 day', '1.' || n % 5 || '.0',
-          now() - interval '1 year', now() - interval '1 day', CASE WHEN n % 500 = 0 THEN now() - interval '90 days' END FROM ${ofDevices}`,
+          created_at, now() - interval '1 day', CASE WHEN n % 500 = 0 THEN now() - interval '90 days' END FROM ${ofDevices}`,
     },
     {
       table: 'device_groups',

@@ -36,6 +36,8 @@ const mostRestSeconds = Number(process.env['REST_SECONDS'] ?? 600);
 const heldSeconds = 45;
 /** Pattern of the names of what is measured. */
 const only = new RegExp(process.env['ONLY'] ?? '');
+/** A process rests for 50 ms after each collection of its metrics, and a scrape that comes sooner waits. */
+const scrapeRestMilliseconds = 60;
 const idleSeconds = Number(process.env['IDLE_SECONDS'] ?? 60);
 const sizes = sizesOf(scale);
 const folder = join(import.meta.dirname, '../../../.kellet');
@@ -228,7 +230,10 @@ try {
       }
     }
     await measure('a new batch, until it is proven', rounds, (house, n) => timeToProof(accesses[house]!, n));
-    await measure('scrape of metrics', 2 * rounds, (house) => timeOf(houses[house].metrics));
+    await measure('scrape of metrics', 2 * rounds, async (house) => {
+      await sleep(scrapeRestMilliseconds);
+      return timeOf(houses[house].metrics);
+    });
     print(`| the idle apiserver and PostgreSQL, a second | | | | ${cells(idle)} |`);
     const minutes = ((performance.now() - started) / 60_000).toFixed(1);
     print(`\n${JSON.stringify({ scale, rounds, minutes, load: loadavg(), ...sizes })}`);
