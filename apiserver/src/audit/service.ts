@@ -1,6 +1,7 @@
 // The audit service: lists the log, chains what was recorded, and removes what is older than the retention.
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { AuditService, type ListAuditEventsRequest } from '@kellet/proto/es/kellet/v1/audit_pb';
+import type { Config } from '../config/config.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { chainAllOf, chainNext, eventsAtOnce } from '../platform/audit/audit-chain.ts';
 import { auditEventMessage } from '../platform/audit/audit-event.ts';
@@ -16,7 +17,7 @@ import {
 import { Loop } from '../platform/background/loop.ts';
 import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { auditChannel } from '../platform/database/channels.ts';
-import type { Transaction } from '../platform/database/database.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
 import { textField } from '../platform/requests/fields.ts';
 import type { Implementation } from '../platform/rpc.ts';
@@ -26,7 +27,6 @@ const gatherMilliseconds = 500;
 /** Interval between scans for unchained events that were not announced. */
 const chainMilliseconds = 5000;
 const expiryMilliseconds = 3600_000;
-const dayMilliseconds = 86_400_000;
 
 /** Logs, and events of one log, that are looked at together. */
 const logsAtOnce = 500;
@@ -34,7 +34,9 @@ const expiredAtOnce = 5000;
 
 /** Creates the service. */
 export function createAudit(
-  platform: Pick<Platform, 'config' | 'clock' | 'database' | 'logger' | 'metrics' | 'paging'>,
+  platform: Pick<Platform, 'clock' | 'database' | 'logger' | 'metrics' | 'paging'> & {
+    config: Pick<Config, 'auditRetentionDays'>;
+  },
 ): ServiceModule {
   const { config, clock, database, logger, metrics } = platform;
   readGauge({ metrics, logger }, 'kellet_audit_pending', 'Audit events that are not chained yet.', () =>
@@ -46,7 +48,7 @@ export function createAudit(
   const loops = [
     chaining,
     new Loop(logger, 'expiry of audit events', expiryMilliseconds, (signal) => {
-      return expireAll(platform, new Date(clock.now() - config.auditRetentionDays * dayMilliseconds), signal);
+      return expireAll(database, config.auditRetentionDays, signal);
     }),
   ];
   return {
@@ -63,13 +65,13 @@ export function createAudit(
   };
 }
 
-/** Removes the events of all logs that are older than a time. */
-async function expireAll({ database }: Pick<Platform, 'database'>, before: Date, signal: AbortSignal): Promise<void> {
+/** Removes the events of all logs that are older than these many days. */
+async function expireAll(database: Database, days: number, signal: AbortSignal): Promise<void> {
   let logs = await database.systemRead((tx) => listLogs(tx, null, logsAtOnce));
   while (logs.length > 0 && !signal.aborted) {
     for (const tenantId of logs) {
       await repeatWhileFull(expiredAtOnce, signal, (limit) =>
-        database.system((tx) => deleteExpired(tx, tenantId, before, limit)),
+        database.system((tx) => deleteExpired(tx, tenantId, days, limit)),
       );
     }
     const last = logs.at(-1)!;

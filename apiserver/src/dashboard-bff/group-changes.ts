@@ -1,23 +1,29 @@
 // Notifies sessions of changes to the groups that they watch: at most every two seconds, and with one query per group
 // however many sessions watch it.
+import type { Logger } from '../platform/observability/logger.ts';
 import type { GroupMembers, Session } from './session.ts';
 
 const coalescingMilliseconds = 2000;
 
+type Watching = Pick<Session, 'refreshGroups'>;
+
 /** Collects changed groups and refreshes the sessions that watch them. */
 export class GroupChanges {
   private readonly members: GroupMembers;
-  private readonly sessions = new Set<Session>();
+  private readonly logger: Logger;
+  private readonly sessions = new Set<Watching>();
   private readonly changed = new Set<string>();
   private hasMissed = false;
+  private hasFailed = false;
   private timer: NodeJS.Timeout | undefined;
 
-  constructor(members: GroupMembers) {
+  constructor(members: GroupMembers, logger: Logger) {
     this.members = members;
+    this.logger = logger;
   }
 
   /** Refreshes a session until the returned function is called. */
-  follow(session: Session): () => void {
+  follow(session: Watching): () => void {
     this.sessions.add(session);
     return () => this.sessions.delete(session);
   }
@@ -41,13 +47,24 @@ export class GroupChanges {
     this.changed.clear();
     this.hasMissed = false;
     const reads = new Map<string, ReturnType<GroupMembers>>();
+    const failures: unknown[] = [];
     const read: GroupMembers = (tenantId, groupId) => {
       const key = `${tenantId}/${groupId}`;
-      const reading = reads.get(key) ?? this.members(tenantId, groupId);
+      const known = reads.get(key);
+      if (known) return known;
+      const reading = this.members(tenantId, groupId);
       reads.set(key, reading);
+      // Read again: a device that has left must not be shown on because the database was unavailable.
+      reading.catch((error: unknown) => {
+        failures.push(error);
+        this.changed.add(key);
+      });
       return reading;
     };
     await Promise.all([...this.sessions].map((session) => session.refreshGroups(changed, read)));
+    if (failures.length > 0 && !this.hasFailed)
+      this.logger.warn({ err: failures[0] }, 'the members of watched groups could not be read, trying again');
+    this.hasFailed = failures.length > 0;
     this.timer = undefined;
     if (this.hasMissed) this.note(undefined);
     for (const group of this.changed) this.note(group);

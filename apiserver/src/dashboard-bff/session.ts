@@ -135,7 +135,10 @@ export class Session {
     }
   }
 
-  /** Reads those of the watched groups that changed (`tenant/group`); undefined: all of them. */
+  /**
+   * Reads those of the watched groups that changed (`tenant/group`); undefined: all of them. One that cannot be read stays as it is, for
+   * the caller to read it again.
+   */
   async refreshGroups(changed: ReadonlySet<string> | undefined, read: GroupMembers): Promise<void> {
     const { tenantId } = this.caller;
     const stale = [...this.groups.keys()].filter((groupId) => changed?.has(`${tenantId}/${groupId}`) ?? true);
@@ -146,8 +149,8 @@ export class Session {
         // It may have been unsubscribed in the meantime, or have grown beyond what a socket may hold.
         if (this.groups.has(groupId))
           this.groups.set(groupId, members.slice(0, maxMembers - this.membersBeside(groupId)));
-      } catch (error) {
-        this.parts.logger.warn({ err: error, group: groupId }, 'the members of a watched group could not be read');
+      } catch {
+        // The others must not wait for it.
       }
     }
     this.update();

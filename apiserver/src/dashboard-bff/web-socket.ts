@@ -97,7 +97,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     subscribed: new Tally(),
     ofUser: new Tally(),
     ofTenant: new Tally(),
-    groups: new GroupChanges(given.groupMembers),
+    groups: new GroupChanges(given.groupMembers, given.logger),
     deviceChanges: new DeviceChanges(),
   };
   given.followGroups((group) => {

@@ -30,22 +30,27 @@ interface BatchRow {
 
 /** Yields a check for each page of batches. */
 export async function* batchChecks(parts: CheckParts): AsyncGenerator<Check> {
-  for (let after = nilId; ;) {
-    const { rows } = await parts.database.systemRead((tx) =>
-      tx.query<{ batch_id: string }>(
-        `SELECT batch_id FROM anchor_batches WHERE batch_id > $1 AND ($2::text IS NULL OR tenant_id = $2)
-         ORDER BY batch_id LIMIT ${batchesAtOnce}`,
-        [after, parts.tenantId ?? null],
-      ),
+  for await (const ids of pagesOfBatches(parts)) yield () => checkBatches(parts, ids);
+}
+
+/** Yields the ids of all batches in pages: those of a tenant along its index, so that those of others are not read. */
+export async function* pagesOfBatches({ database, tenantId }: CheckParts): AsyncGenerator<string[]> {
+  for (let after = { batch_id: nilId, created: '-infinity' }; ;) {
+    const { rows } = await database.systemRead((tx) =>
+      tenantId === undefined
+        ? tx.query<typeof after>(
+            `SELECT batch_id, '' AS created FROM anchor_batches WHERE batch_id > $1 ORDER BY batch_id LIMIT ${batchesAtOnce}`,
+            [after.batch_id],
+          )
+        : tx.query<typeof after>(
+            `SELECT batch_id, created_at::text AS created FROM anchor_batches
+             WHERE tenant_id = $1 AND (created_at, batch_id) > ($2, $3) ORDER BY created_at, batch_id LIMIT ${batchesAtOnce}`,
+            [tenantId, after.created, after.batch_id],
+          ),
     );
-    if (rows.length > 0)
-      yield () =>
-        checkBatches(
-          parts,
-          rows.map((row) => row.batch_id),
-        );
+    if (rows.length > 0) yield rows.map((row) => row.batch_id);
     if (rows.length < batchesAtOnce) return;
-    after = rows.at(-1)!.batch_id;
+    after = rows.at(-1)!;
   }
 }
 

@@ -1,7 +1,8 @@
 // Checks the transactions of anchors and of the wallet: ids, what they carry, and the proofs of those that are mined.
 import { txidOf } from '@kellet/verify';
+import { pagesOf } from '../platform/pages-of.ts';
 import { type Check, type CheckParts, Findings, type Outcome, snapshot } from './check.ts';
-import { commitmentProblem, proofProblem } from './check-batches.ts';
+import { commitmentProblem, pagesOfBatches, proofProblem } from './check-batches.ts';
 
 const transactionsAtOnce = 200;
 
@@ -24,22 +25,31 @@ interface TransactionRow {
 
 /** Yields a check for each page of transactions; those of the wallet belong to no tenant. */
 export async function* transactionChecks(parts: CheckParts): AsyncGenerator<Check> {
+  for await (const txids of parts.tenantId === undefined ? pagesOfAll(parts) : pagesOfTenant(parts))
+    yield () => checkTransactions(parts, txids);
+}
+
+async function* pagesOfAll({ database }: CheckParts): AsyncGenerator<string[]> {
   for (let after = ''; ;) {
-    const { rows } = await parts.database.systemRead((tx) =>
+    const { rows } = await database.systemRead((tx) =>
       tx.query<{ txid: string }>(
-        `SELECT t.txid FROM chain_transactions t LEFT JOIN anchor_batches b USING (batch_id)
-         WHERE t.txid > $1 AND ($2::text IS NULL OR b.tenant_id = $2) ORDER BY t.txid LIMIT ${transactionsAtOnce}`,
-        [after, parts.tenantId ?? null],
+        `SELECT txid FROM chain_transactions WHERE txid > $1 ORDER BY txid LIMIT ${transactionsAtOnce}`,
+        [after],
       ),
     );
-    if (rows.length > 0)
-      yield () =>
-        checkTransactions(
-          parts,
-          rows.map((row) => row.txid),
-        );
+    if (rows.length > 0) yield rows.map((row) => row.txid);
     if (rows.length < transactionsAtOnce) return;
     after = rows.at(-1)!.txid;
+  }
+}
+
+/** Yields the transactions of each page of the tenant's batches. */
+async function* pagesOfTenant(parts: CheckParts): AsyncGenerator<string[]> {
+  for await (const ids of pagesOfBatches(parts)) {
+    const { rows } = await parts.database.systemRead((tx) =>
+      tx.query<{ txid: string }>('SELECT txid FROM chain_transactions WHERE batch_id = ANY($1)', [ids]),
+    );
+    for (const page of pagesOf(rows, transactionsAtOnce)) yield page.map((row) => row.txid);
   }
 }
 

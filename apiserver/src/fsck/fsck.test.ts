@@ -108,8 +108,34 @@ describe('kellet-apiserver fsck', function () {
     expect(broken).to.deep.equal([]);
     for (const [name, count] of Object.entries(checked)) expect(count, name).to.be.above(0);
     expect(checked).to.include({ artifacts: 2, artifact_bytes: 3_150_000, packages: 1 });
-    expect((await report('--tenant', 'acme')).checked).to.include({ points: checked['points'], artifacts: 2 });
-    expect((await report('--tenant=other')).checked).to.include({ points: 0, batches: 0, artifacts: 0 });
+    const anchors = await sql(
+      `SELECT count(*)::int4 AS transactions FROM chain_transactions WHERE batch_id IS NOT NULL`,
+    );
+    expect((await report('--tenant', 'acme')).checked).to.include({
+      ...{ points: checked['points'], batches: checked['batches'], leaves: checked['leaves'], artifacts: 2 },
+      ...anchors.rows[0],
+    });
+    expect((await report('--tenant=other')).checked).to.include({
+      points: 0,
+      batches: 0,
+      transactions: 0,
+      artifacts: 0,
+    });
+  });
+
+  it('reads each batch of a tenant once, though many were opened in one moment', async () => {
+    const count = 250;
+    await sql(
+      `INSERT INTO anchor_batches (tenant_id, batch_id, anchor_mode, status, writer_id, created_at)
+       SELECT CASE WHEN n % 2 = 0 THEN 'other' ELSE 'acme' END, gen_random_uuid(), 'merkle', 'open', gen_random_uuid(),
+         '2026-01-01T00:00:00.123456Z'::timestamptz + n / 200 * interval '1 microsecond' FROM generate_series(1, $1 * 2) AS n`,
+      count,
+    );
+    try {
+      expect((await report('--tenant', 'other')).checked['batches']).to.equal(count);
+    } finally {
+      await sql(`DELETE FROM anchor_batches WHERE created_at < '2026-01-02'`);
+    }
   });
 
   const lastBatch = `batch_id = (SELECT max(batch_id::text)::uuid FROM anchor_batches WHERE anchor_mode = 'merkle')`;

@@ -162,6 +162,17 @@ describe('the telemetry of entity views', () => {
     expect(sums.points.map((point) => point.numericValues)).to.deep.equal([{ b: 90 }]);
   });
 
+  it('show no hash of hidden values in the tokens of their pages either', async () => {
+    const view = await makeView({ keys: ['b'] });
+    const hidden = (await history({ deviceId })).points.map((point) => point.dataHash);
+    const { nextPageToken } = await history({ deviceId: view, pageSize: 1 });
+    const token = Buffer.from(nextPageToken, 'base64url');
+    for (const hash of hidden) {
+      expect(hash).to.match(/^[0-9a-f]{64}$/);
+      for (const bytes of [Buffer.from(hash), Buffer.from(hash, 'hex')]) expect(token.includes(bytes)).to.equal(false);
+    }
+  });
+
   it('have the newest value of each key within the window', async () => {
     for (const [window, want] of [
       [{}, { a: 9, b: 80, c: 9, s: 'on', at: at(9) }],
@@ -220,6 +231,28 @@ describe('the telemetry of entity views', () => {
       expect(await refusal(history({ deviceId: id }, context))).to.equal(notFound);
     }
     expect(await latest(deviceId, as(customerId))).to.deep.include({ a: 9 });
+  });
+
+  it('do not tell users of their customer which device it is, unless it is that customer’s or they hide nothing', async () => {
+    const [view, ended, whole, own] = await Promise.all([
+      makeView({ customer_id: otherCustomerId, keys: ['b'] }),
+      makeView({ customer_id: otherCustomerId, end_time: BigInt(Date.now()) * 1_000_000n }),
+      makeView({ customer_id: otherCustomerId }),
+      makeView({ customer_id: customerId, keys: ['b'] }),
+    ]);
+    const named = async (id: string, context: ReturnType<typeof as>) => {
+      const request = create(GetLatestRequestSchema, { deviceId: id });
+      const { deviceId: inLatest } = await registry.unary(methods.getLatest, request, context);
+      const pages = await Promise.all(
+        [{}, { intervalSeconds: 3600 }].map((more) => history({ deviceId: id, ...more }, context)),
+      );
+      return [...new Set([inLatest, ...pages.flatMap(({ points }) => points.map((point) => point.deviceId))])];
+    };
+    expect(await named(view, as(otherCustomerId))).to.deep.equal(['']);
+    expect(await named(ended, as(otherCustomerId))).to.deep.equal(['']);
+    expect(await named(whole, as(otherCustomerId))).to.deep.equal([deviceId]);
+    expect(await named(own, as(customerId))).to.deep.equal([deviceId]);
+    expect(await named(view, as(''))).to.deep.equal([deviceId]);
   });
 
   it('of an asset are refused, because it has none', async () => {

@@ -112,6 +112,12 @@ export function createTelemetry(
   return new Telemetry(platform, devices, liveness, options);
 }
 
+/** What a caller reads, and the device that the response names: none for an entity view whose reader must not know it. */
+interface Readable {
+  readonly window: Window;
+  readonly shownId: string;
+}
+
 const maxPointsPerPage = 10_000;
 /** How long after a result of an update was written it becomes a point, so that several do together. */
 const gatherMilliseconds = 500;
@@ -450,22 +456,23 @@ class Telemetry implements TelemetryModule {
   }
 
   /** Returns what the caller may read under an id: that of a device or of an entity view. Throws NOT_FOUND. */
-  private async readable(id: string, { tenantId, caller }: CallContext): Promise<Window> {
+  private async readable(id: string, { tenantId, caller }: CallContext): Promise<Readable> {
     const visibility = visibilityOf(caller, 'telemetry:read');
     const device = (await this.devices.lookup(tenantId, [id])).get(id);
     if (device) {
       const isVisible =
         !isLimited(visibility) || (await this.options.visibleDevices?.(tenantId, [id], visibility))?.has(id);
-      if (isVisible) return wholeOf(device.deviceId);
+      if (isVisible) return { window: wholeOf(device.deviceId), shownId: device.deviceId };
     }
     // Entity views are shown to customers, not to device groups.
     const mayBeView = isId(id) && visibility.deviceGroupIds === null;
     const view = mayBeView ? await this.options.findView?.(tenantId, id, visibility.customerId) : undefined;
     if (!view) throw notFound('device');
-    const { deviceId, keys, start, end } = view;
+    const { deviceId, seesDevice, keys, start, end } = view;
     if (deviceId === null) throw failedPrecondition('the entity view shows an asset, which has no telemetry');
     if (!(await this.devices.lookup(tenantId, [deviceId])).has(deviceId)) throw notFound('device');
-    return { deviceId, keys, start: start ?? 0n, end: end ?? endOfTime };
+    const window = { deviceId, keys, start: start ?? 0n, end: end ?? endOfTime };
+    return { window, shownId: seesDevice ? deviceId : '' };
   }
 
   private async metrics(deviceId: string, context: CallContext) {
@@ -481,9 +488,9 @@ class Telemetry implements TelemetryModule {
   }
 
   private async latest(deviceId: string, context: CallContext): Promise<LatestTelemetry> {
-    const window = await this.readable(deviceId, context);
+    const { window, shownId } = await this.readable(deviceId, context);
     const { tenantId } = context;
-    const response = create(LatestTelemetrySchema, { deviceId: window.deviceId });
+    const response = create(LatestTelemetrySchema, { deviceId: shownId });
     const newest = await this.snapshots.latest(tenantId, window.deviceId, () =>
       this.elsewhere(tenantId, window.deviceId),
     );
@@ -524,7 +531,7 @@ class Telemetry implements TelemetryModule {
     request: GetHistoryRequest,
     context: CallContext,
   ): Promise<Omit<GetHistoryResponse, '$typeName'>> {
-    const window = await this.readable(request.deviceId, context);
+    const { window, shownId } = await this.readable(request.deviceId, context);
     const { aggregation, descending, start, end } = historyArguments(request);
     const scope = [
       context.tenantId,
@@ -546,8 +553,11 @@ class Telemetry implements TelemetryModule {
       : await this.points(range, page);
     const closed = this.platform.paging.close(found.rows, page, scope, (row) => row.cursor, found.isCut);
     const points = closed.rows.map((row) => row.point);
-    // The hash covers the values that the view does not show, which could be guessed from it.
-    if (window.keys.length > 0) for (const point of points) point.dataHash = '';
+    for (const point of points) {
+      point.deviceId = shownId;
+      // The hash covers the values that the view does not show, which could be guessed from it.
+      if (window.keys.length > 0) point.dataHash = '';
+    }
     return { points, nextPageToken: closed.nextPageToken };
   }
 

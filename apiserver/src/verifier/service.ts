@@ -96,6 +96,8 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
     if (isLimited(visibility)) {
       const { customerId, deviceGroupIds } = visibility;
       const { deviceId } = leaf;
+      // Not every leaf is known to be of a device.
+      if (deviceId === '') throw noProof();
       const isVisible = await database.read(tenantId, async (tx) => {
         const device = await findDevice(tx, tenantId, deviceId);
         if (!device || (customerId !== null && device.customer_id !== customerId)) return false;

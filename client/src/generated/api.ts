@@ -5628,7 +5628,7 @@ export interface components {
             /** @description Display name. */
             name: string;
             /**
-             * @description Id of the device.
+             * @description Unset for users of the customer if keys or times are set and the device is not the customer's.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id?: string;
@@ -5774,7 +5774,7 @@ export interface components {
         /** @description A point, or an aggregated bucket. */
         HistoryPoint: {
             /**
-             * @description Id of the device.
+             * @description Empty in an entity view that hides something of the device from a customer that does not own it.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
@@ -5887,7 +5887,7 @@ export interface components {
         /** @description The latest value of each key. */
         LatestTelemetry: {
             /**
-             * @description Id of the device.
+             * @description Empty in an entity view that hides something of the device from a customer that does not own it.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;

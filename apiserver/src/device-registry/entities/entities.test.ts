@@ -421,6 +421,22 @@ describe('customers, assets and entity views', () => {
   });
 
   describe('a user of a customer', () => {
+    it('is not told which device a view shows in part, unless it is that customer’s', async () => {
+      const ours = await makeCustomer();
+      const { deviceId } = await makeDevice();
+      const entity = { case: 'deviceId', value: deviceId } as const;
+      const { entityViewId } = await makeView({ entity, customerId: ours, keys: ['b'] });
+      const shown = async (customerId: string) => {
+        const one = await call(method.getEntityView, { entityViewId }, { customerId });
+        const { entityViews } = await call(method.listEntityViews, { customerId: ours }, { customerId });
+        return [one, ...entityViews].map((view) => view.entity?.case && view.entity);
+      };
+      expect(await shown(ours)).to.deep.equal([undefined, undefined]);
+      expect(await shown('')).to.deep.equal([entity, entity]);
+      await assign(deviceId, ours);
+      expect(await shown(ours)).to.deep.equal([entity, entity]);
+    });
+
     it('sees only that customer’s entities', async () => {
       const [ours, theirs] = [await makeCustomer(), await makeCustomer()];
       const as = { customerId: ours };

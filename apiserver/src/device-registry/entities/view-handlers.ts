@@ -19,7 +19,16 @@ import { findAsset } from './assets.ts';
 import { checkCustomer, customerFilter } from './customers.ts';
 import type { EntityParts } from './entity-parts.ts';
 import { checkWindow, keysField, timeField, timestampOf } from './view-fields.ts';
-import { changeView, deleteView, findView, insertView, listViews, viewLimit, type ViewRow } from './views.ts';
+import {
+  changeView,
+  deleteView,
+  findView,
+  insertView,
+  listViews,
+  type SeenView,
+  viewLimit,
+  type ViewRow,
+} from './views.ts';
 
 const updatable = ['name', 'device_id', 'asset_id', 'keys', 'start_time', 'end_time', 'customer_id'] as const;
 
@@ -89,11 +98,11 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
       const { items, nextPageToken } = await listSized({ database, paging }, request, {
         scope: [tenantId, 'entity-views', customerId],
         smallPage,
-        cursorOf: (row: ViewRow) => row.entity_view_id,
+        cursorOf: (row: SeenView) => row.entity_view_id,
         check: async (tx) => {
           if (customer === null) await checkCustomer(tx, tenantId, request.customerId, '');
         },
-        read: (tx, after, room) => listViews(tx, tenantId, customerId, after, room),
+        read: (tx, after, room) => listViews(tx, tenantId, { customer, customerId }, after, room),
         toItem: toView,
       });
       return { entityViews: items, nextPageToken };
@@ -131,19 +140,17 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
   };
 }
 
-function found(row: ViewRow | undefined): ViewRow {
+function found(row: SeenView | undefined): SeenView {
   if (!row) throw notFound('entity view');
   return row;
 }
 
-function toView(row: ViewRow): MessageInitShape<typeof EntityViewSchema> {
+/** Converts a row to the public message. Whoever must not know its device is not told (docs/decisions/0125). */
+function toView(row: ViewRow & Partial<SeenView>): MessageInitShape<typeof EntityViewSchema> {
   return {
     entityViewId: row.entity_view_id,
     name: row.name,
-    entity:
-      row.device_id === null
-        ? { case: 'assetId', value: row.asset_id ?? '' }
-        : { case: 'deviceId', value: row.device_id },
+    entity: entityOf(row),
     keys: row.keys,
     startTime: timestampOf(row.start_time),
     endTime: timestampOf(row.end_time),
@@ -151,4 +158,13 @@ function toView(row: ViewRow): MessageInitShape<typeof EntityViewSchema> {
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
   };
+}
+
+function entityOf({
+  device_id: deviceId,
+  asset_id: assetId,
+  sees_device: seesDevice = true,
+}: ViewRow & Partial<SeenView>): MessageInitShape<typeof EntityViewSchema>['entity'] {
+  if (deviceId === null) return { case: 'assetId', value: assetId ?? '' };
+  return seesDevice ? { case: 'deviceId', value: deviceId } : undefined;
 }

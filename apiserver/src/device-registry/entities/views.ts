@@ -21,11 +21,22 @@ export interface ViewRow {
   updated_at: Date;
 }
 
+/** A view as users see it who may be those of a customer. */
+export interface SeenView extends ViewRow {
+  /** Whether they are told its device: it is theirs, or the view hides nothing of it. */
+  sees_device: boolean;
+}
+
 /** Entity views of one tenant. */
 export const viewLimit = keptLimit('entity_views', 100_000, 'entity views');
 
 const columns =
   'entity_view_id, name, device_id, asset_id, keys, start_time, end_time, customer_id, created_at, updated_at';
+
+/** SQL: the column sees_device, for users of the customer in `parameter` (null: all users). */
+const seesDevice = (parameter: string): string => `(${parameter}::uuid IS NULL
+  OR (v.keys = '{}' AND v.start_time IS NULL AND v.end_time IS NULL) OR EXISTS (
+  SELECT FROM devices d WHERE d.tenant_id = v.tenant_id AND d.device_id = v.device_id AND d.customer_id = ${parameter})) AS sees_device`;
 
 /** The columns that a caller sets, with their values. */
 export type ViewValues = ReadonlyMap<string, unknown>;
@@ -53,30 +64,31 @@ export async function findView(
   viewId: string,
   customer: string | null,
   lock: '' | 'FOR UPDATE' = '',
-): Promise<ViewRow | undefined> {
-  const { rows } = await tx.query<ViewRow>(
-    `SELECT ${columns} FROM entity_views WHERE tenant_id = $1 AND entity_view_id = $2 AND ${visibleTo('$3')} ${lock}`,
+): Promise<SeenView | undefined> {
+  const { rows } = await tx.query<SeenView>(
+    `SELECT ${columns}, ${seesDevice('$3')} FROM entity_views v
+     WHERE tenant_id = $1 AND entity_view_id = $2 AND ${visibleTo('$3')} ${lock}`,
     [tenantId, viewId, customer],
   );
   return rows[0];
 }
 
-/** Returns at most `limit` views after one, in order of their ids. */
+/** Returns views after one, in order of their ids, as users of `customer` see them (null: all users), and only those of `customerId`, if any. */
 export async function listViews(
   tx: Transaction,
   tenantId: string,
-  customerId: string | undefined,
+  { customer, customerId }: { readonly customer: string | null; readonly customerId: string | undefined },
   after: string | undefined,
   room: Room,
-): Promise<(ViewRow & SizedRow)[]> {
-  const { rows } = await tx.query<ViewRow & SizedRow>(
+): Promise<(SeenView & SizedRow)[]> {
+  const { rows } = await tx.query<SeenView & SizedRow>(
     sizedRows(
-      `SELECT ${columns}, pg_column_size(keys || '{}'::text[]) AS row_bytes FROM entity_views
-       WHERE tenant_id = $1 AND ($2::uuid IS NULL OR entity_view_id > $2) ${customerId ? 'AND customer_id = $5' : ''}`,
+      `SELECT ${columns}, ${seesDevice('$5')}, pg_column_size(keys || '{}'::text[]) AS row_bytes FROM entity_views v
+       WHERE tenant_id = $1 AND ($2::uuid IS NULL OR entity_view_id > $2) ${customerId ? 'AND customer_id = $6' : ''}`,
       'entity_view_id',
       3,
     ),
-    [tenantId, after ?? null, room.limit, room.bytes, ...(customerId ? [customerId] : [])],
+    [tenantId, after ?? null, room.limit, room.bytes, customer, ...(customerId ? [customerId] : [])],
   );
   return rows;
 }
@@ -118,5 +130,7 @@ export async function deleteViewsOf(tx: Transaction, tenantId: string, deviceIds
 export const entityViewsOf =
   (database: Database) => async (tenantId: string, viewId: string, customer: string | null) => {
     const row = await database.read(tenantId, (tx) => findView(tx, tenantId, viewId, customer));
-    return row && { deviceId: row.device_id, keys: row.keys, start: row.start_time, end: row.end_time };
+    if (!row) return undefined;
+    const { device_id: deviceId, sees_device: seesDevice, keys, start_time: start, end_time: end } = row;
+    return { deviceId, seesDevice, keys, start, end };
   };

@@ -274,19 +274,19 @@ export async function eventsBetween(
 }
 
 /**
- * Deletes events that are older than `before`, only from the beginning of a chain, so that what remains is one. At most
- * `limit`; returns how many.
+ * Deletes events that are older than these many days, only from the beginning of a chain, so that what remains is one. At most
+ * `limit`; returns how many. The clock of the database counts: a process whose clock is wrong must not delete the log.
  */
-export async function deleteExpired(tx: Transaction, tenantId: string, before: Date, limit: number): Promise<number> {
+export async function deleteExpired(tx: Transaction, tenantId: string, days: number, limit: number): Promise<number> {
   await tx.query("SELECT set_config('kellet.audit_removal', 'retention', true)");
   const { rowCount } = await tx.query(
     `WITH oldest AS (
        SELECT sequence, time FROM audit_events WHERE tenant_id = $1 ORDER BY sequence LIMIT $3
      ), ended AS (
-       SELECT coalesce(min(sequence) FILTER (WHERE time >= $2), max(sequence) + 1) AS kept FROM oldest
+       SELECT coalesce(min(sequence) FILTER (WHERE time >= now() - $2::int4 * interval '1 day'), max(sequence) + 1) AS kept FROM oldest
      )
      DELETE FROM audit_events USING ended WHERE tenant_id = $1 AND sequence < kept`,
-    [tenantId, before, limit],
+    [tenantId, days, limit],
   );
   return rowCount ?? 0;
 }

@@ -1,5 +1,5 @@
 // Opaque cursor paging, the same for every list (AIP-158).
-import { createHmac, timingSafeEqual } from 'node:crypto';
+import { createCipheriv, createDecipheriv, createHmac, hkdfSync, timingSafeEqual } from 'node:crypto';
 import { LargeReads } from '../concurrency/large-reads.ts';
 import { invalidArgument } from '../errors.ts';
 
@@ -14,14 +14,22 @@ export interface Page<Cursor> {
   readonly after: Cursor | undefined;
 }
 
-/** Creates and opens page tokens. A token is bound to its tenant, list and filters by an HMAC. */
+/** Bytes of the HMAC with which a token begins. */
+const macBytes = 16;
+
+/**
+ * Creates and opens page tokens. A token is bound to its tenant, list and filters by an HMAC, and tells its reader nothing: a cursor may
+ * be what a caller must not see, such as the hash of a point of which an entity view shows a part.
+ */
 export class Paging {
   /** Turns of large pages. */
   readonly turns = new LargeReads();
   private readonly key: Buffer;
+  private readonly cipherKey: Buffer;
 
   constructor(key: Buffer) {
     this.key = key;
+    this.cipherKey = Buffer.from(hkdfSync('sha256', key, '', 'kellet cursors', 32));
   }
 
   /**
@@ -39,10 +47,11 @@ export class Paging {
     const size = Math.min(request.pageSize === 0 ? (limits.defaultSize ?? defaultPageSize) : request.pageSize, maximum);
     if (request.pageToken === '') return { size, after: undefined };
     const bytes = Buffer.from(request.pageToken, 'base64url');
-    const cursor = bytes.subarray(16);
+    const mac = bytes.subarray(0, macBytes);
     // Decoding skips what is not base64: only the token itself is valid, not a longer text that begins with it.
-    const isOurs = bytes.length > 16 && bytes.toString('base64url') === request.pageToken;
-    if (!isOurs || !timingSafeEqual(bytes.subarray(0, 16), this.mac(cursor, scope))) {
+    const isOurs = bytes.length > macBytes && bytes.toString('base64url') === request.pageToken;
+    const cursor = isOurs ? this.decrypt(mac, bytes.subarray(macBytes)) : Buffer.alloc(0);
+    if (!isOurs || !timingSafeEqual(mac, this.mac(cursor, scope))) {
       throw invalidArgument('page_token is not valid for this list and these filters');
     }
     return { size, after: JSON.parse(cursor.toString()) as Cursor };
@@ -63,7 +72,20 @@ export class Paging {
     const last = kept.at(-1);
     if ((rows.length <= page.size && !isCut) || last === undefined) return { rows: kept, nextPageToken: '' };
     const cursor = Buffer.from(JSON.stringify(cursorOf(last)));
-    return { rows: kept, nextPageToken: Buffer.concat([this.mac(cursor, scope), cursor]).toString('base64url') };
+    const mac = this.mac(cursor, scope);
+    return { rows: kept, nextPageToken: Buffer.concat([mac, this.encrypt(mac, cursor)]).toString('base64url') };
+  }
+
+  // The HMAC is the initial counter, as in RFC 5297: it differs for each cursor and scope, and needs no room of its own.
+
+  private encrypt(mac: Buffer, cursor: Buffer): Buffer {
+    const cipher = createCipheriv('aes-256-ctr', this.cipherKey, mac);
+    return Buffer.concat([cipher.update(cursor), cipher.final()]);
+  }
+
+  private decrypt(mac: Buffer, encrypted: Buffer): Buffer {
+    const decipher = createDecipheriv('aes-256-ctr', this.cipherKey, mac);
+    return Buffer.concat([decipher.update(encrypted), decipher.final()]);
   }
 
   private mac(cursor: Buffer, scope: readonly unknown[]): Buffer {
@@ -72,6 +94,6 @@ export class Paging {
       .update('\0')
       .update(cursor)
       .digest()
-      .subarray(0, 16);
+      .subarray(0, macBytes);
   }
 }

@@ -48,6 +48,8 @@ export interface Devices {
 export interface EntityView {
   /** Null: it shows an asset. */
   readonly deviceId: string | null;
+  /** Whether its reader may know which device it is. */
+  readonly seesDevice: boolean;
   /** Empty: all. */
   readonly keys: readonly string[];
   /** Nanoseconds since 1970, the end exclusive; null: no bound. */

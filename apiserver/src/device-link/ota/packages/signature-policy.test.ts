@@ -4,6 +4,7 @@ import { OtaPackage_Status, Rollout_PauseReason } from '@kellet/proto/es/kellet/
 import { expect } from 'chai';
 import pg from 'pg';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
+import { tenantChannel } from '../../../platform/database/channels.ts';
 import { newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/requests/paging.ts';
@@ -291,6 +292,41 @@ describe('a required signature', () => {
       await fixture.trust(later.publicKey);
       await fixture.test.database.tenant(tenant, (tx) => fixture.membership.signingKeysChanged(tx, tenant));
       expect(await fixture.row(plain)).to.include({ phase: 'active' });
+    });
+
+    it('pauses a rollout although the change of the keys was missed, and the first attempt fails', async () => {
+      const open = await fixture.profile('open');
+      await fixture.make(open, 2);
+      const id = await fixture.start({
+        targetProfileRef: { name: 'open' },
+        packageRef: { name: 'signed' },
+        rollbackPackageRef: { name: 'one' },
+      });
+      // The notification has come before anybody listens for it, as while the connection that listens is lost.
+      await new Promise<void>((resolve, reject) => {
+        fixture.test.database.listen(
+          [tenantChannel],
+          () => resolve(),
+          (lost) => {
+            if (!lost) fixture.trust(later.publicKey).catch(reject);
+          },
+        );
+      });
+      let attempts = 0;
+      const failing = new SigningKeys({
+        ...{ database: fixture.test.database, packages, logger: createLogger('silent') },
+        membership: {
+          signingKeysChanged: async (tx, tenantId) => {
+            attempts += 1;
+            if (attempts === 1) throw new Error('the database is unavailable');
+            await fixture.membership.signingKeysChanged(tx, tenantId);
+          },
+        },
+      });
+      failing.start();
+      await eventually(async () => (await fixture.row(id))['phase'] === 'paused');
+      await failing.stop();
+      expect(attempts).to.equal(2);
     });
 
     it('pauses rollouts, judges packages again, and notifies the operator', async () => {

@@ -79,7 +79,7 @@ describe('hostile reports', function () {
   });
 
   it('fail alone if they contain what cannot be stored', async () => {
-    await fixture.load(sensor, 4);
+    await fixture.load(sensor, 7);
     const id = await fixture.start({ canaryPercent: 100, failureThresholdPercent: 100 });
     await fixture.schedule(id);
     const devices = (await fixture.members(id)).map((member) => member.device_id);
@@ -89,6 +89,9 @@ describe('hostile reports', function () {
       { status: failure, error: 'no\0 space \ud800' },
       { status: success, firmwareVersion: '2.0\0.0' },
       { status: success, firmwareVersion: '2.0.0\ud800' },
+      { status: OtaReport_Status.status_unspecified, progressPercent: 10 },
+      { status: OtaReport_Status.status_unspecified, firmwareVersion: '2.0.0' },
+      { status: 7 as typeof failure, progressPercent: 10 },
     ];
     const outcomes = await Promise.allSettled(
       bodies.map((body, index) =>
@@ -99,10 +102,14 @@ describe('hostile reports', function () {
       ...['', ''],
       'KelletError: firmware_version must not contain NUL',
       'KelletError: firmware_version is not valid Unicode',
+      '',
+      'KelletError: report: status or progress_percent is required',
+      'KelletError: status must be success or failure',
     ]);
     const members = new Map((await fixture.members(id)).map((member) => [member.device_id, member]));
     expect(members.get(devices[0]!)).to.include({ state: 'successful' });
     expect(members.get(devices[1]!)).to.include({ state: 'failure' });
+    expect(members.get(devices[4]!)).to.include({ state: 'downloading' });
     const errors = await fixture.rows('SELECT error FROM ota_rollout_devices WHERE device_id = $1', devices[1]);
     expect(errors).to.deep.equal([{ error: 'no space \ufffd' }]);
   });

@@ -87,7 +87,10 @@ export class Reports {
    */
   async report(tenantId: string, deviceId: string, given: OtaReport): Promise<ReportResponse> {
     // Reports share a transaction, so one with what PostgreSQL cannot hold would fail those of other devices.
-    const report = { ...given, error: keptError(given.error) };
+    // Encoders that write every field write the unspecified status for none, which must not count as a failure.
+    const report = { ...given, status: given.status || undefined, error: keptError(given.error) };
+    const statuses: readonly unknown[] = [OtaReport_Status.success, OtaReport_Status.failure, undefined];
+    if (!statuses.includes(report.status)) throw invalidArgument('status must be success or failure');
     if (report.status === undefined && report.progressPercent === undefined) {
       throw invalidArgument('report: status or progress_percent is required');
     }
@@ -103,8 +106,9 @@ export class Reports {
       if (wait > 0) throw resourceExhausted('the device has reported too many different results within a day', wait);
     }
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
-    const waiting = { tenantId, rolloutId: report.rolloutId, deviceId, report };
-    const result = await this.batches.add(`${tenantId}/${report.rolloutId}`, waiting);
+    // In one spelling: it is hashed with the result.
+    const rolloutId = report.rolloutId.toLowerCase();
+    const result = await this.batches.add(`${tenantId}/${rolloutId}`, { tenantId, rolloutId, deviceId, report });
     if (result instanceof Error) throw result;
     return result;
   }

@@ -61,6 +61,11 @@ describe('the results of a rollout', () => {
     expect(row!.data_hash.equals(Buffer.from(leafHash(inputs)))).to.equal(true);
   });
 
+  it('name the rollout in one spelling, however the device writes it, so that its proof holds', async () => {
+    await fixture.report(devices[0]!, rolloutId.toUpperCase(), '2.0.0');
+    expect((await rows()).map((row) => valuesOf(row)['rollout_id'])).to.deep.equal([rolloutId]);
+  });
+
   it('are written once for a report that is repeated, together or later', async () => {
     await Promise.all([1, 2, 3].map(() => fixture.report(devices[0]!, rolloutId, '2.0.0')));
     await fixture.report(devices[0]!.toUpperCase(), rolloutId, '2.0.0');

@@ -2381,6 +2381,8 @@ export type EntityView = Message<"kellet.v1.EntityView"> & {
    */
   entity: {
     /**
+     * Unset for users of the customer if keys or times are set and the device is not the customer's.
+     *
      * @generated from field: string device_id = 3;
      */
     value: string;

@@ -259,6 +259,8 @@ export const GetLatestRequestSchema: GenMessage<GetLatestRequest> = /*@__PURE__*
  */
 export type LatestTelemetry = Message<"kellet.v1.LatestTelemetry"> & {
   /**
+   * Empty in an entity view that hides something of the device from a customer that does not own it.
+   *
    * @generated from field: string device_id = 1;
    */
   deviceId: string;
@@ -495,6 +497,8 @@ export const GetHistoryResponseSchema: GenMessage<GetHistoryResponse> = /*@__PUR
  */
 export type HistoryPoint = Message<"kellet.v1.HistoryPoint"> & {
   /**
+   * Empty in an entity view that hides something of the device from a customer that does not own it.
+   *
    * @generated from field: string device_id = 1;
    */
   deviceId: string;

@@ -133,3 +133,11 @@ export async function listActivePackages(
   );
   return verified(tx, tenantId, query);
 }
+
+/** Returns the tenants with rollouts that have not completed. */
+export async function tenantsWithRollouts(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ tenant_id: string }>(
+    `SELECT DISTINCT tenant_id FROM ota_rollouts WHERE phase <> 'completed' ORDER BY tenant_id`,
+  );
+  return rows.map((row) => row.tenant_id);
+}

@@ -1,0 +1,56 @@
+import { expect } from 'chai';
+import { chainAllOf } from '../platform/audit/audit-chain.ts';
+import { type AuditFacts, auditRecord } from '../platform/audit/audit-event.ts';
+import { insertPending } from '../platform/audit/audit-store.ts';
+import { systemClock } from '../platform/clock.ts';
+import { createLogger } from '../platform/observability/logger.ts';
+import { createMetrics } from '../platform/observability/metrics.ts';
+import { Paging } from '../platform/requests/paging.ts';
+import { eventually } from '../platform/testing/eventually.ts';
+import { createTestDatabase } from '../platform/testing/test-database.ts';
+import { createAudit } from './service.ts';
+
+const facts: AuditFacts = {
+  tenantId: 'acme',
+  actor: { kind: 'user', id: 'u1', name: 'ann@acme.test' },
+  action: 'AuthService/CreateUser',
+  resource: { kind: 'user', id: 'u2' },
+  result: 'OK',
+  address: '192.0.2.1',
+  userAgent: 'test',
+  requestId: 'r1',
+};
+const day = 86_400_000;
+
+describe('the audit service', function () {
+  this.timeout(60_000);
+
+  it('removes what is older than the retention, by the clock of the database', async () => {
+    const test = await createTestDatabase();
+    const records = [500, 390, 1].map((age) => auditRecord(facts, crypto.randomUUID(), Date.now() - age * day));
+    await test.database.system((tx) => insertPending(tx, records));
+    await chainAllOf(test.database, systemClock, 'acme');
+    const service = createAudit({
+      config: { auditRetentionDays: 400 },
+      clock: { now: () => Date.now() + 1000 * day },
+      database: test.database,
+      logger: createLogger('silent'),
+      metrics: createMetrics(),
+      paging: new Paging(Buffer.alloc(32)),
+    });
+    await service.start?.();
+    try {
+      const kept = async () => {
+        const { rows } = await test.database.systemRead((tx) =>
+          tx.query<{ sequence: number }>('SELECT sequence::int4 FROM audit_events ORDER BY sequence'),
+        );
+        return rows.map(({ sequence }) => sequence);
+      };
+      await eventually(async () => !(await kept()).includes(1));
+      expect(await kept()).to.deep.equal([2, 3]);
+    } finally {
+      await service.stop?.();
+      await test.drop();
+    }
+  });
+});
