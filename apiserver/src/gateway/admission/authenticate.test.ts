@@ -481,7 +481,8 @@ describe('caching credentials', () => {
         const isOther = index % 2 === 0;
         return authenticator.watch({ credential, caller: isOther ? other : caller, address: '127.0.0.1', end });
       });
-      await settled(50);
+      // Until the first looks are over.
+      for (let before = -1; before !== asked; await settled(50)) before = asked;
       asked = 0;
       reply = async () => ({ valid: false, reason });
       announce('acme', tenantChannel);
