@@ -1,6 +1,7 @@
 // Kubernetes identities at the gateway: exactly the permissions that RBAC grants in the tenant's namespace.
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'chai';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest, type RestResponse } from '../../dev/clients/rest.ts';
@@ -39,7 +40,7 @@ describe('a Kubernetes identity', () => {
       path: string,
       headers: Record<string, string> = {},
     ): Promise<RestResponse<Body>> => rest.send<Body>(method, `/api/v1/${path}`, { headers });
-    return { name, username: `system:serviceaccount:${home}:${name}`, send };
+    return { name, username: `system:serviceaccount:${home}:${name}`, token, send };
   };
   const rule = (resources: string[], verbs: string[]) => ({ apiGroups: ['kellet.dev'], resources, verbs });
 
@@ -51,6 +52,34 @@ describe('a Kubernetes identity', () => {
     const { package_id } = await makePackage(rest, { version: '1.0.0' });
     const body = { package_id, target_profile_id: profile.profile_id, canary_percent: 50, name: unique('rollout') };
     rolloutId = (await rest.post<Rollout>('/api/v1/ota/rollouts', body)).rollout_id;
+  });
+
+  it('may not go on with an upload after RBAC has taken its permission away', async function () {
+    this.timeout(40_000);
+    const sizeBytes = 16 * 1024 * 1024;
+    const artifact = { uri: 'upload://', sha256: 'ab'.repeat(32), sizeBytes } as Parameters<typeof makePackage>[2];
+    const { package_id } = await makePackage(await admin(), { version: '3.0.0' }, artifact);
+    const someone = await account([rule(['otapackages/upload'], ['create'])]);
+    let begun = 0;
+    const body = new ReadableStream({
+      async pull(controller) {
+        // As slowly as an upload may be.
+        if (begun > 0) await sleep(100);
+        controller.enqueue(new Uint8Array(4096));
+        begun += 1;
+      },
+    });
+    const upload = fetch(`${stack().info.rest}/api/v1/ota/packages/${package_id}/artifact`, {
+      ...{ method: 'PUT', body, duplex: 'half' },
+      headers: { authorization: `Bearer ${someone.token}`, 'content-type': 'application/octet-stream' },
+    });
+    await waitUntil(() => begun > 10, { what: 'the upload to begin' });
+    await kube.run(['delete', 'rolebinding', someone.name]);
+    const response = await upload;
+    expect([response.status, ((await response.json()) as { code: string }).code]).to.deep.equal([
+      403,
+      'PERMISSION_DENIED',
+    ]);
   });
 
   it('may do exactly what RBAC grants it in the namespace', async () => {

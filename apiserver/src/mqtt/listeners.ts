@@ -1,7 +1,6 @@
 // Where MQTT connections come from: TCP, TLS and the WebSocket at /mqtt of the REST port; and the limits on them.
-import { once } from 'node:events';
 import type { IncomingMessage, Server as HttpServer } from 'node:http';
-import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
+import { createServer, type Server, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Server as TlsServer } from 'node:tls';
 import { LRUCache } from 'lru-cache';
@@ -15,6 +14,7 @@ import { certificateOfPeer, proofOfRequest } from '../gateway/admission/connecti
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
 import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
+import { Acceptors } from '../platform/addresses/acceptors.ts';
 import { addressBlock } from '../platform/addresses/address-block.ts';
 import { limitConnections } from '../platform/addresses/limit-connections.ts';
 import type { Clock } from '../platform/clock.ts';
@@ -86,8 +86,10 @@ export class MqttListeners {
   private readonly sessions: Sessions;
   private readonly open = new Map<Connection, Transport>();
   private readonly strangers = new Map<Connection, string>();
+  /** Take the connections of the ports. */
   private readonly tcp: Server;
   private readonly tls: TlsServer | undefined;
+  private readonly acceptors: Readonly<Record<'tcp' | 'tls', Acceptors>>;
   private readonly webSockets = new WebSocketServer({
     noServer: true,
     handleProtocols: (offered) => (offered.has('mqtt') ? 'mqtt' : false),
@@ -129,10 +131,13 @@ export class MqttListeners {
       judged: (code: ErrorCode | 'OK') => connects.inc({ code }),
       ended: (reason) => ends.inc({ reason: reasonNames.get(reason) ?? 'other' }),
     };
-    this.tcp = createServer({ noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 }, (socket) =>
-      this.accept(socket, 'tcp'),
-    );
+    this.tcp = createServer((socket) => this.accept(socket, 'tcp'));
     limitConnections(this.tcp, settings.maximumConnections);
+    const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 };
+    this.acceptors = {
+      tcp: new Acceptors(options, (socket) => this.tcp.emit('connection', socket)),
+      tls: new Acceptors(options, (socket) => this.tls?.emit('connection', socket)),
+    };
     if (!parts.tls) return;
     const psk = new PskHandshakes(parts.preSharedKeys);
     this.tls = createTlsListener(
@@ -145,7 +150,6 @@ export class MqttListeners {
       logger,
       (socket) => this.accept(socket, 'tls', psk.proofOf(socket) ?? certificateOfPeer(socket)),
     );
-    this.tls.on('connection', (socket: Socket) => socket.setKeepAlive(true, 60_000));
   }
 
   /** Listens, and returns the ports; that of TLS is undefined without a certificate. */
@@ -153,17 +157,16 @@ export class MqttListeners {
     const { settings, httpServer } = this.parts;
     this.sessions.start();
     httpServer.on('upgrade', this.onUpgrade);
-    const mqttPort = await listen(this.tcp, settings.port, settings.listenHost);
-    if (!this.tls) return { mqttPort };
-    return { mqttPort, mqttTlsPort: await listen(this.tls, settings.tlsPort, settings.listenHost) };
+    const { listenHost, port, tlsPort } = settings;
+    const mqttPort = await this.acceptors.tcp.listen(port, listenHost);
+    return this.tls ? { mqttPort, mqttTlsPort: await this.acceptors.tls.listen(tlsPort, listenHost) } : { mqttPort };
   }
 
   /** Closes the ports, and the connections once what they have sent is processed. */
   async close(): Promise<void> {
     this.isClosed = true;
     this.parts.httpServer.off('upgrade', this.onUpgrade);
-    this.tcp.close();
-    this.tls?.close();
+    for (const acceptors of Object.values(this.acceptors)) void acceptors.close();
     const end = performance.now() + this.parts.settings.drainMilliseconds;
     const connections = [...this.open.keys()];
     for (let at = 0; at < connections.length; at += maxClosing) {
@@ -282,9 +285,3 @@ function willBudget({ maximumConnections }: MqttSettings): MemoryBudget {
 const reasonNames: ReadonlyMap<number, string> = new Map(
   Object.entries(reasons).map(([name, code]) => [code, name] as const),
 );
-
-async function listen(server: Server, port: number, host: string): Promise<number> {
-  server.listen(port, host);
-  await once(server, 'listening');
-  return (server.address() as AddressInfo).port;
-}

@@ -73,4 +73,29 @@ describe('the changes of resources', function () {
     expect(await Promise.all(changes)).to.deep.equal(changes.map(() => 'OK'));
     expect(held).to.have.length(13);
   });
+
+  it('of one resource, however many wait, are refused after a while, so that none is carried out long after it was admitted', async () => {
+    held.length = 0;
+    const waiting: (() => void)[] = (release = []);
+    const dispatcher = { apply: async () => ({}) } as unknown as Dispatcher;
+    const writer = new ResourceWriter({
+      ...{ database: test.database, kubernetes, dispatcher, logger: createLogger('silent'), turnMilliseconds: 200 },
+    });
+    const change = () =>
+      outcomeOf(
+        writer.patch(internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme' }), {
+          ...{ kind: 'DeviceProfile', name: 'p', displayName: 'new', spec: [] },
+        }),
+      );
+    const outcomes: string[] = [];
+    const changes = Array.from({ length: 12 }, async () => outcomes.push(await change()));
+    await eventually(() => outcomes.length >= 8);
+    await sleep(50);
+    expect(outcomes).to.deep.equal(Array.from({ length: 8 }, () => 'UNAVAILABLE'));
+    expect(held).to.have.length(1);
+    release = undefined;
+    for (const end of waiting) end();
+    await Promise.all(changes);
+    expect(outcomes.slice(8)).to.deep.equal(['OK', 'OK', 'OK', 'OK']);
+  });
 });

@@ -82,7 +82,7 @@ const confirmationMilliseconds = 100;
 const heldAtOnce = { total: 16, perOwner: 4, waitingPerOwner: 1000 };
 
 /** How long a call waits for its turn. */
-const turnMilliseconds = 10_000;
+const defaultTurnMilliseconds = 10_000;
 
 /** Writes custom resources into a tenant's namespace and applies them in this process. */
 export class ResourceWriter {
@@ -92,6 +92,7 @@ export class ResourceWriter {
   private readonly logger: Logger;
   private readonly creations: Creations;
   private readonly turns = new KeyedMutex();
+  private readonly turnMilliseconds: number;
   private readonly slots = new FairSlots({
     ...heldAtOnce,
     refusal: () => unavailable('too many resources are being changed: try again'),
@@ -104,12 +105,14 @@ export class ResourceWriter {
     logger: Logger;
     deadlineMilliseconds?: number;
     settleMilliseconds?: number;
+    turnMilliseconds?: number;
   }) {
     this.database = options.database;
     this.kubernetes = options.kubernetes;
     this.dispatcher = options.dispatcher;
     this.logger = options.logger;
     this.creations = new Creations(options);
+    this.turnMilliseconds = options.turnMilliseconds ?? defaultTurnMilliseconds;
   }
 
   /**
@@ -163,14 +166,15 @@ export class ResourceWriter {
   async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<void> {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context);
-    // Serialised, so that a refused change is reverted before the next one.
-    return this.turns.run(`${kind}/${namespace}/${name}`, () =>
-      this.inSlot(context, () => this.patchInTurn(context, namespace, change)),
+    // Serialised, so that a refused change is reverted before the next one. Within the slot, for which a call waits only so long:
+    // of very many changes of one resource, none is carried out long after its caller was admitted.
+    return this.inSlot(context, () =>
+      this.turns.run(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change)),
     );
   }
 
   private inSlot<T>({ tenantId, signal }: CallContext, work: () => Promise<T>): Promise<T> {
-    return this.slots.run(tenantId, work, { milliseconds: turnMilliseconds, signal });
+    return this.slots.run(tenantId, work, { milliseconds: this.turnMilliseconds, signal });
   }
 
   private async patchInTurn<K extends ManagedKind>(

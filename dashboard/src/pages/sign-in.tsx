@@ -72,7 +72,8 @@ export function SignIn({ api, client, reason, next, onSignedIn }: SignInProps) {
       storage: sessionStorage,
       newMark: () => crypto.getRandomValues(new BigUint64Array(2)).join(''),
     };
-    const url = ssoStartUrl(api, location.origin, fieldsOf(form).provider!, next, environment);
+    const { provider = '', tenant } = fieldsOf(form);
+    const url = ssoStartUrl(api, location.origin, { provider, tenant }, next, environment);
     attempt(async () => {
       // The redirect is requested first, so that a refusal is shown here instead of as a page of JSON.
       const response = await fetch(url, { redirect: 'manual' });
@@ -107,6 +108,7 @@ export function SignIn({ api, client, reason, next, onSignedIn }: SignInProps) {
           <Field label="E-mail address, domain or provider">
             <input name="provider" required autocomplete="email" autofocus spellcheck={false} />
           </Field>
+          <TenantField />
           <button type="button" class="plain" onClick={() => setSso(false)}>
             Sign in with a password instead
           </button>
@@ -119,12 +121,7 @@ export function SignIn({ api, client, reason, next, onSignedIn }: SignInProps) {
           <Field label="Password">
             <input name="password" type="password" required autocomplete="current-password" />
           </Field>
-          <details>
-            <summary>More than one tenant?</summary>
-            <Field label="Tenant">
-              <input name="tenant" autocomplete="organization" spellcheck={false} />
-            </Field>
-          </details>
+          <TenantField />
           <button type="button" class="plain" onClick={() => setSso(true)}>
             Use single sign-on
           </button>
@@ -133,6 +130,16 @@ export function SignIn({ api, client, reason, next, onSignedIn }: SignInProps) {
     </main>
   );
 }
+
+/** Names the tenant, which is needed if several have the same address or provider. */
+const TenantField = () => (
+  <details>
+    <summary>More than one tenant?</summary>
+    <Field label="Tenant">
+      <input name="tenant" autocomplete="organization" spellcheck={false} />
+    </Field>
+  </details>
+);
 
 function SecondFactor({
   step,

@@ -13,16 +13,24 @@ const fragment = '#access_token=a.b&refresh_token=r&expires_in=900&token_type=Be
 describe('single sign-on', () => {
   let storage: MemoryStorage;
   beforeEach(() => (storage = new MemoryStorage()));
-  const start = (next = '/') =>
-    new URL(
-      ssoStartUrl('https://api.test', 'https://dash.test', ' Ada@Example.com ', next, { storage, newMark: () => 'm1' }),
+  const start = (next = '/', tenant?: string) => {
+    const target = { provider: ' Ada@Example.com ', tenant };
+    return new URL(
+      ssoStartUrl('https://api.test', 'https://dash.test', target, next, { storage, newMark: () => 'm1' }),
     );
+  };
 
   it('begins at the provider of the e-mail domain, and returns to the page that was asked for', () => {
     const url = start('/devices?q=a');
     expect(url.origin + url.pathname).to.equal('https://api.test/api/v1/auth/sso/example.com/start');
     expect(url.searchParams.get('redirect_uri')).to.equal('https://dash.test/sign-in?mark=m1&next=%2Fdevices%3Fq%3Da');
     expect(providerOf('okta')).to.equal('okta');
+    expect(url.searchParams.has('tenant_id')).to.equal(false);
+  });
+
+  it('begins at the provider of the tenant that was named, of several that have such a provider', () => {
+    expect(start('/', ' acme ').searchParams.get('tenant_id')).to.equal('acme');
+    expect(start('/', ' ').searchParams.has('tenant_id')).to.equal(false);
   });
 
   it('takes the tokens that come back with the mark, once', () => {

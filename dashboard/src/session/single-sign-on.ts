@@ -11,6 +11,14 @@ export interface SsoReturn {
 
 const storageKey = 'kellet.sso';
 
+/** Where somebody wants to sign in. */
+export interface SsoTarget {
+  /** A provider's name, an e-mail domain, or an e-mail address. */
+  readonly provider: string;
+  /** Needed if several tenants have such a provider. */
+  readonly tenant?: string | undefined;
+}
+
 /**
  * Returns the URL that begins a sign-in at a provider, found by its name or by an e-mail domain. The mark that comes back
  * with the tokens is stored in this tab: a link with somebody else's tokens does not sign the reader in.
@@ -18,7 +26,7 @@ const storageKey = 'kellet.sso';
 export function ssoStartUrl(
   api: string,
   origin: string,
-  provider: string,
+  { provider, tenant = '' }: SsoTarget,
   next: string,
   environment: { storage: Pick<Storage, 'setItem'>; newMark: () => string },
 ): string {
@@ -29,6 +37,7 @@ export function ssoStartUrl(
   if (next !== '/') back.searchParams.set('next', next);
   const url = new URL(`/api/v1/auth/sso/${encodeURIComponent(providerOf(provider))}/start`, api);
   url.searchParams.set('redirect_uri', back.href);
+  if (tenant.trim() !== '') url.searchParams.set('tenant_id', tenant.trim());
   return url.href;
 }
 

@@ -24,6 +24,21 @@ describe('passwords', () => {
     expect(all.slice(accepted)).to.deep.equal(['UNAVAILABLE', 'UNAVAILABLE']);
   });
 
+  it('are hashed for others although many owners have as many waiting as they may', async () => {
+    const owners = Array.from({ length: 32 }, (_, index) => `owner ${index}`);
+    const crowd = owners.flatMap((owner) =>
+      Array.from({ length: 16 }, () =>
+        hashPassword('correct horse', owner).catch((error: { code?: string }) => error.code),
+      ),
+    );
+    const began = performance.now();
+    expect(await Promise.all(['x', 'y'].map((owner) => hashPassword('correct horse', owner)))).to.have.length(2);
+    const waited = performance.now() - began;
+    const outcomes = await Promise.all(crowd);
+    expect(waited, 'their turn comes').to.be.below((performance.now() - began) / 3);
+    expect(outcomes.filter((outcome) => outcome === 'UNAVAILABLE')).to.have.length.within(1, 2);
+  });
+
   it('are hashed in threads of low priority, so that a storm of sign-ins leaves the cores to requests', async function () {
     if (process.platform !== 'linux') this.skip();
     // Their threads are kept for a while.

@@ -36,7 +36,7 @@ export const passwordSlots = (limits: { total: number; waiting: number; waitingP
     refusal: () => unavailable('too many passwords are being checked: try again'),
   });
 
-const slots = passwordSlots({ total: passwordThreads, waiting: 128, waitingPerOwner: 16 });
+const slots = passwordSlots({ total: passwordThreads, waiting: 512, waitingPerOwner: 16 });
 
 /** Far longer than ten comparisons take on a busy machine. */
 const patienceMilliseconds = 60_000;
@@ -72,7 +72,10 @@ export async function verifyPassword(
 ): Promise<readonly number[]> {
   return slots.run(owner, async () => {
     if (hashes.length > 0) return (await threads.ask({ password, hashes })).matching!;
-    dummyHash ??= hashNow('no account has this password');
+    dummyHash ??= hashNow('no account has this password').catch((error: unknown) => {
+      dummyHash = undefined;
+      throw error;
+    });
     await threads.ask({ password, hashes: [await dummyHash] });
     return [];
   });

@@ -3,7 +3,7 @@
 import { group, version } from '@kellet/crds';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
-import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
+import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import type { KubernetesApi } from '../../platform/kubernetes/kubernetes.ts';
@@ -49,11 +49,11 @@ interface SubjectAccessReviewStatus {
 }
 
 /**
- * Maximum concurrent reviews, and waiting for each: invalid tokens must not exhaust the connections to the API server.
+ * Maximum concurrent reviews, and those that wait: tokens must not exhaust the connections to the API server. The namespaces of
+ * service accounts take turns, because a token can be used in another one each time, so that nothing is remembered.
  */
-const lanes = 4;
-const waitingPerLane = 32;
-/** Maximum concurrent tokens of one address (IPv6: /64): fewer than the lanes hold. */
+const reviewsAtOnce = { total: 4, perOwner: 2, waitingPerOwner: 32, waiting: 128 };
+/** Maximum concurrent tokens of one address (IPv6: /64). */
 const maxPerAddress = 32;
 
 /** Addresses inside the pod: requests through the API server's port-forward, which RBAC has authorised. */
@@ -69,8 +69,10 @@ export class KubernetesIdentities {
   private readonly api: Pick<KubernetesApi, 'review'>;
   private readonly keys: ClusterKeys;
   private readonly asking = new Map<string, number>();
-  private readonly turns = new KeyedMutex(waitingPerLane);
-  private turn = 0;
+  private readonly reviews = new FairSlots({
+    ...reviewsAtOnce,
+    refusal: () => resourceExhausted('too many tokens wait for their review', 1),
+  });
 
   constructor(database: Database, clock: Clock, logger: Logger, api: Pick<KubernetesApi, 'review' | 'signingKeys'>) {
     this.database = database;
@@ -97,7 +99,7 @@ export class KubernetesIdentities {
     if (asking >= maxPerAddress) throw resourceExhausted('too many tokens of this address wait for their review', 1);
     this.asking.set(block, asking + 1);
     try {
-      return await this.judge(token, claimed, use);
+      return await this.judge({ token, claimed, block }, use);
     } finally {
       const left = this.asking.get(block)! - 1;
       if (left === 0) this.asking.delete(block);
@@ -105,19 +107,27 @@ export class KubernetesIdentities {
     }
   }
 
-  private async judge(token: string, claimed: ClaimedKubernetesToken, use: KubernetesUse): Promise<Authentication> {
+  private async judge(
+    { token, claimed, block }: { token: string; claimed: ClaimedKubernetesToken; block: string },
+    use: KubernetesUse,
+  ): Promise<Authentication> {
     const refused = (reason: 'expired' | 'unrecognized') =>
       ({ valid: false, reason, credential: 'kubernetes' }) as const;
     if (claimed.expiresAt * 1000 <= this.clock.now()) return refused('expired');
     const judgement = await this.keys.judge(token);
     if (judgement === 'expired') return refused('expired');
     if (judgement === 'forged') return refused('unrecognized');
-    const user = await this.userOf(token);
+    const review: Review = (apiVersion, kind, spec) =>
+      // What a token claims that was not verified may be anything.
+      this.reviews.run(judgement === 'signed' ? `namespace ${claimed.namespace}` : block, () =>
+        this.api.review(apiVersion, kind, spec),
+      );
+    const user = await userOf(review, token);
     if (!user?.username) return refused('unrecognized');
     const namespace = use.namespace || namespaceOfServiceAccount(user.username);
     const permission = parsePermission(use.permission);
     const tenant = permission && (await this.database.systemRead((tx) => tenantOfNamespace(tx, namespace)));
-    const isGranted = tenant !== undefined && (await this.mayUse(user, namespace, permission!));
+    const isGranted = tenant !== undefined && (await mayUse(review, user, namespace, permission!));
     const credentialId = user.extra?.[credentialIdExtra]?.[0] ?? '';
     if (permission && !isGranted) {
       const about = { user: user.username, credential_id: credentialId, namespace, permission: use.permission };
@@ -147,34 +157,41 @@ export class KubernetesIdentities {
       keyId: '',
     };
   }
+}
 
-  /**
-   * Returns the user of a token, or undefined if the cluster did not issue it, has revoked it, or issued it for another
-   * audience.
-   */
-  private async userOf(token: string): Promise<KubernetesUser | undefined> {
-    const status = await this.review<TokenReviewStatus>('authentication.k8s.io/v1', 'TokenReview', {
-      token,
-      audiences: [kubernetesAudience],
-    });
-    // An API server without support for audiences returns none; its result is then for its own audience.
-    const isMeantForUs = status.authenticated === true && (status.audiences ?? []).includes(kubernetesAudience);
-    return isMeantForUs ? status.user : undefined;
-  }
+/** Asks the cluster, in turn. */
+type Review = <Status>(
+  apiVersion: string,
+  kind: 'TokenReview' | 'SubjectAccessReview',
+  spec: object,
+) => Promise<Status>;
 
-  private async mayUse(user: KubernetesUser, namespace: string, permission: KubernetesPermission): Promise<boolean> {
-    const status = await this.review<SubjectAccessReviewStatus>('authorization.k8s.io/v1', 'SubjectAccessReview', {
-      user: user.username,
-      uid: user.uid,
-      groups: user.groups,
-      extra: user.extra,
-      resourceAttributes: { group, version, namespace, ...permission },
-    });
-    return status.allowed === true;
-  }
+/**
+ * Returns the user of a token, or undefined if the cluster did not issue it, has revoked it, or issued it for another
+ * audience.
+ */
+async function userOf(review: Review, token: string): Promise<KubernetesUser | undefined> {
+  const status = await review<TokenReviewStatus>('authentication.k8s.io/v1', 'TokenReview', {
+    token,
+    audiences: [kubernetesAudience],
+  });
+  // An API server without support for audiences returns none; its result is then for its own audience.
+  const isMeantForUs = status.authenticated === true && (status.audiences ?? []).includes(kubernetesAudience);
+  return isMeantForUs ? status.user : undefined;
+}
 
-  private review<Status>(apiVersion: string, kind: 'TokenReview' | 'SubjectAccessReview', spec: object) {
-    this.turn = (this.turn + 1) % lanes;
-    return this.turns.run(String(this.turn), () => this.api.review<Status>(apiVersion, kind, spec));
-  }
+async function mayUse(
+  review: Review,
+  user: KubernetesUser,
+  namespace: string,
+  permission: KubernetesPermission,
+): Promise<boolean> {
+  const status = await review<SubjectAccessReviewStatus>('authorization.k8s.io/v1', 'SubjectAccessReview', {
+    user: user.username,
+    uid: user.uid,
+    groups: user.groups,
+    extra: user.extra,
+    resourceAttributes: { group, version, namespace, ...permission },
+  });
+  return status.allowed === true;
 }

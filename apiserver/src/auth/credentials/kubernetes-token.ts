@@ -19,6 +19,8 @@ export function parsePermission(text: string): KubernetesPermission | undefined 
 
 /** Claims of a token, not verified. */
 export interface ClaimedKubernetesToken {
+  /** That of the service account; empty if the token names none. */
+  readonly namespace: string;
   /** Seconds since 1970. */
   readonly expiresAt: number;
 }
@@ -43,7 +45,9 @@ export function readKubernetesToken(credential: string): ClaimedKubernetesToken 
   const audiences: readonly unknown[] = Array.isArray(aud) ? aud : [aud];
   if (typeof kubernetes !== 'object' || kubernetes === null || !audiences.includes(kubernetesAudience))
     return undefined;
-  return typeof exp === 'number' ? { expiresAt: Math.floor(exp) } : undefined;
+  if (typeof exp !== 'number') return undefined;
+  const namespace: unknown = (kubernetes as { namespace?: unknown } | null)?.namespace;
+  return { namespace: typeof namespace === 'string' ? namespace : '', expiresAt: Math.floor(exp) };
 }
 
 /** Returns the namespace of a service account from its user name, or '' if it is not a service account's. */

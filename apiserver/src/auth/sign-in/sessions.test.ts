@@ -1,10 +1,13 @@
 import { type TokenResponse, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { decodeJwt } from 'jose';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { method, TestAuth } from '../testing/test-auth.ts';
-import { deleteRevoked, maximumSessions } from './sessions.ts';
+import { deleteRevoked, maximumSessions, Sessions } from './sessions.ts';
+import { SignInEvents } from './sign-in-events.ts';
 
 describe('refresh', () => {
   const at = TestAuth.define();
@@ -139,6 +142,31 @@ describe('sessions', () => {
     for (const { accessToken } of [second, others.tokens]) {
       expect((await at.validate(accessToken)).valid).to.equal(true);
     }
+  });
+
+  it('are refused to a user who has signed in too often', async () => {
+    const { user, caller } = await at.signedIn();
+    const { tokens: others, caller: another } = await at.signedIn();
+    const { database } = at.test;
+    const [tokens, keys] = [{ issue: async () => ({ token: '', expiresInSeconds: 0 }) }, Buffer.alloc(32)];
+    const events = new SignInEvents({
+      within: async () => undefined,
+      note: () => undefined,
+      noteOnce: () => undefined,
+    });
+    const parts = { database, clock: at.clock, logger: createLogger('silent'), successorKey: keys, events };
+    const sessions = new Sessions({ ...parts, tokens: tokens as unknown as AccessTokens });
+    const origin = { userAgent: '', address: '127.0.0.1', requestId: '' };
+    const open = () => sessions.open(user.user_id, origin);
+    for (let done = 0; done < 300; done += 30) await Promise.all(Array.from({ length: 30 }, open));
+    const { code, retryAfterSeconds } = await refusal(open());
+    expect({ code, retryAfterSeconds }).to.deep.equal({ code: 'RESOURCE_EXHAUSTED', retryAfterSeconds: 9 });
+    expect(await sessions.open(another.userId, origin)).not.to.equal(undefined);
+    expect((await at.validate(others.accessToken)).valid).to.equal(true);
+    const list = await at.call(method.listSessions, { pageSize: 500 }, caller);
+    expect(list.sessions, 'a refused one leaves nothing').to.have.length(301);
+    at.clock.advance(9000);
+    await open();
   });
 
   it('are deleted with their tokens once they were ended for some time', async () => {

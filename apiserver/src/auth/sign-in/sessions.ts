@@ -64,6 +64,12 @@ export const maximumSessions = 1000;
  */
 const exchanges = { burst: 300, perSecond: 300 / 86_400 };
 
+/**
+ * Sign-ins of a user, at once and in a day: each is in the audit log for more than a year, and does not count towards the tenant's
+ * window of requests.
+ */
+const signIns = { burst: 300, perSecond: 10_000 / 86_400 };
+
 type RefreshOutcome =
   | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
   | { readonly kind: 'refused' }
@@ -79,6 +85,7 @@ export class Sessions {
   private readonly successorKey: Buffer;
   private readonly events: SignInEvents;
   private readonly allowance: TokenBuckets;
+  private readonly signInAllowance: TokenBuckets;
 
   constructor(parts: SessionParts) {
     this.database = parts.database;
@@ -88,11 +95,13 @@ export class Sessions {
     this.successorKey = parts.successorKey;
     this.events = parts.events;
     this.allowance = new TokenBuckets(parts.clock, exchanges);
+    this.signInAllowance = new TokenBuckets(parts.clock, signIns);
   }
 
   /**
    * Opens a session for an authenticated user. Returns undefined if the user was deleted or disabled in the meantime, has
-   * another password, or has enrolled a second factor that the sign-in lacks.
+   * another password, or has enrolled a second factor that the sign-in lacks. Throws RESOURCE_EXHAUSTED for a user who has signed
+   * in too often.
    */
   async open(
     userId: string,
@@ -150,6 +159,8 @@ export class Sessions {
     // The caller has already proven their identity, so this reveals nothing.
     if (session.tenant_deleted) throw tenantDeleted();
     if (session.tenant_suspended) throw tenantSuspended();
+    const wait = this.signInAllowance.take(userId);
+    if (wait > 0) throw resourceExhausted('the user has signed in too often', wait);
     if (beyond.length > 0) await revokeSessions(tx, beyond);
     await this.events.opened(tx, session, origin);
     return { session, refreshToken };

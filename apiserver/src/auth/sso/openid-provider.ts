@@ -39,6 +39,8 @@ const failureMilliseconds = 5_000;
 const cacheBytes = 8 * 2 ** 20;
 /** An error of a discovery with its causes, and keys before they have been read. */
 const errorBytes = 4000;
+/** Maximum bytes of tokens, and of what a provider says about a person: usually a few KiB, more with hundreds of groups. */
+const responseBytes = 128 * 1024;
 const emptyKeysBytes = 2000;
 
 /** A client at a provider. */
@@ -98,16 +100,15 @@ export class OpenidProviders {
 
   constructor(guard: OutboundGuard) {
     const fetchUpTo =
-      (maximumBytes?: number): CustomFetch =>
+      (maximumBytes: number): CustomFetch =>
       (url, { method, headers, body }) => {
         const text = body === undefined || body === null ? undefined : bodyText(body);
         return guardedFetch(guard, url, {
-          ...{ method, headers },
+          ...{ method, headers, maximumBytes },
           ...(text === undefined ? {} : { body: text }),
-          ...(maximumBytes === undefined ? {} : { maximumBytes }),
         });
       };
-    this.fetch = fetchUpTo();
+    this.fetch = fetchUpTo(responseBytes);
     this.fetchDocument = fetchUpTo(documentBytes);
   }
 

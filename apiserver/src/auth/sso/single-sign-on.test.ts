@@ -1,11 +1,12 @@
 import { once } from 'node:events';
-import { createServer, type Server } from 'node:http';
+import { createServer, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect } from 'chai';
 import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import { newId } from '../../platform/ids.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
+import { hashPassword, passwordThreads } from '../accounts/passwords.ts';
 import { type Result, TestAuthServer } from '../testing/test-auth-server.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 import { TestBrowser, TestProvider } from '../testing/test-provider.ts';
@@ -478,6 +479,48 @@ describe('single sign-on', () => {
     }
   });
 
+  it('takes what a provider says about a person in hundreds of groups, and no long responses', async () => {
+    const name = await provider();
+    const groups = (count: number) => Array.from({ length: count }, (_, n) => `a group with quite a long name ${n}`);
+    expect((await signIn(name, person({ groups: groups(1000) }))).status).to.equal(200);
+    expectRefused(await signIn(name, person({ groups: groups(4000) })));
+  });
+
+  it('completes few sign-ins of a tenant at once, whose provider may be slow, beside those of others', async () => {
+    const held: ServerResponse[] = [];
+    let issuer = '';
+    const server = createServer((request, response) => {
+      if (request.url === '/token') return void held.push(response);
+      const endpoints = { authorization_endpoint: `${issuer}/auth`, token_endpoint: `${issuer}/token` };
+      response.writeHead(200, { 'content-type': 'application/json' });
+      return response.end(JSON.stringify({ issuer, ...endpoints, jwks_uri: `${issuer}/keys` }));
+    }).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    issuer = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    try {
+      const slow = await provider({ issuer });
+      const returns = Array.from({ length: 12 }, async () => {
+        const browser = new TestBrowser();
+        const { state } = (await (await start(browser, slow)).json()) as { state: string };
+        return callback(browser, `${at.base}/api/v1/auth/sso/callback?code=c&state=${state}`);
+      });
+      await eventually(() => held.length >= 8);
+      const { token } = await at.signedIn('tenant_admin', 'other');
+      expect((await signIn(await provider({}, token), person())).status).to.equal(200);
+      expect(held).to.have.length(8);
+      const refuse = setInterval(
+        () => held.forEach((response) => response.writableEnded || response.writeHead(500).end()),
+        10,
+      );
+      const all = await Promise.all(returns).finally(() => clearInterval(refuse));
+      for (const response of all) expectRefused(response);
+      expect(held).to.have.length(12);
+    } finally {
+      server.closeAllConnections();
+      server.close();
+    }
+  });
+
   describe('providers', () => {
     it('are created, read, listed, changed and deleted, without ever showing the secret', async () => {
       const name = await provider({ role_mapping: { a: 'viewer' } });
@@ -631,3 +674,41 @@ async function forgingProvider(like: TestProvider) {
   one.issuer = `http://127.0.0.1:${(one.server.address() as AddressInfo).port}`;
   return one;
 }
+
+describe('single sign-on while too many passwords wait', () => {
+  it('is possible again afterwards', async () => {
+    const at = await TestAuthServer.start({ KELLET_SSO_HOSTS: '127.0.0.1', KELLET_DASHBOARD_ORIGIN: dashboard });
+    const idp = await TestProvider.start(`${at.base}/api/v1/auth/sso/callback`);
+    try {
+      idp.people['ann'] = { email: 'ann@acme.test', email_verified: true };
+      const settings = { issuer: idp.issuer, client_id: idp.clientId, client_secret: idp.clientSecret };
+      const { token } = await at.signedIn();
+      await at.ask(
+        'POST',
+        'auth/sso/providers',
+        { provider: 'idp', ...settings, allowed_domains: ['acme.test'] },
+        token,
+      );
+      const signIn = async (): Promise<number> => {
+        const browser = new TestBrowser();
+        const started = await browser.request(`${at.base}/api/v1/auth/sso/idp/start`);
+        const back = await browser.signInAt(idp, started.headers.get('location')!, 'ann');
+        return (await browser.request(back)).status;
+      };
+      let isOver = false;
+      const crowd = Array.from({ length: passwordThreads + 16 }, async () => {
+        while (!isOver) await hashPassword('correct horse');
+      });
+      try {
+        expect(await signIn()).to.equal(503);
+      } finally {
+        isOver = true;
+        await Promise.all(crowd);
+      }
+      expect(await signIn()).to.equal(200);
+    } finally {
+      await at.stop();
+      await idp.stop();
+    }
+  });
+});

@@ -1,6 +1,7 @@
 // Sign-in at a tenant's OpenID Connect provider: begun by a redirect to it, completed when the browser returns.
 import { randomBytes } from 'node:crypto';
 import type { FinishSsoRequest, LogoutSsoRequest, StartSsoRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import {
   failedPrecondition,
@@ -89,9 +90,19 @@ export interface ProviderLogout {
 /** Longer ID tokens are not kept: the URL that signs out at the provider would be too long for browsers and servers. */
 const maximumIdToken = 6000;
 
+/** Returns that are completed at once: each holds what the provider responds, which may be slow, as objects. */
+const returnsAtOnce = { total: 32, perOwner: 8, waitingPerOwner: 200 };
+
+/** How long a return waits for its turn. */
+const turnMilliseconds = 10_000;
+
 /** Signs in people who return from a provider, and signs them out there. */
 export class SingleSignOn {
   private readonly parts: SingleSignOnParts;
+  private readonly returns = new FairSlots({
+    ...returnsAtOnce,
+    refusal: () => unavailable('too many people are signing in at providers: try again'),
+  });
   /** The hash of a password that is not known to anyone, for users created by a sign-in. */
   private unknownPassword: Promise<string> | undefined;
 
@@ -130,14 +141,16 @@ export class SingleSignOn {
   /**
    * Completes a sign-in. Throws UNAUTHENTICATED, the same for every cause: another browser, a second return, a response
    * of another provider or to another sign-in, and a person that the provider's settings do not admit. The log has the
-   * reason.
+   * reason. Throws UNAVAILABLE if the provider cannot be reached, and if too many returns of the tenant or in all are being completed.
    */
   async finish(returned: ReturnedBrowser): Promise<FinishedSignIn> {
     const { request, cookies, origin } = returned;
     const begun = this.begun(request.state, cookies);
     if (!begun) throw refused();
     try {
-      return await this.finishBegun(returned, begun);
+      return await this.returns.run(begun.tenantId, () => this.finishBegun(returned, begun), {
+        milliseconds: turnMilliseconds,
+      });
     } catch (error) {
       if (error instanceof KelletError && isRefusal(error.code)) {
         const { tenantId, provider } = begun;
@@ -176,7 +189,7 @@ export class SingleSignOn {
     );
     const person = admit(claims, provider);
     if (typeof person === 'string') throw refuse(person);
-    const passwordHash = await (this.unknownPassword ??= hashPassword(randomBytes(32).toString('base64')));
+    const passwordHash = await this.hashOfUnknownPassword();
     const user = await database.tenant(tenantId, (tx) =>
       userOf(tx, provider, person, passwordHash, (action, of) => {
         return this.parts.events.byProvider(tx, action, of, provider.provider, origin);
@@ -222,6 +235,15 @@ export class SingleSignOn {
       logger.warn({ ...who, reason: kindsOf(error).join(', ') }, 'signing out at a provider is not possible');
       return nowhere;
     }
+  }
+
+  /** Returns the hash, made once. A failure, as when too many passwords wait, is that of this sign-in alone. */
+  private hashOfUnknownPassword(): Promise<string> {
+    this.unknownPassword ??= hashPassword(randomBytes(32).toString('base64')).catch((error: unknown) => {
+      this.unknownPassword = undefined;
+      throw error;
+    });
+    return this.unknownPassword;
   }
 
   private begun(state: string, cookies: string): BegunSignIn | undefined {

@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto';
+import { mock } from 'node:test';
 import { create } from '@bufbuild/protobuf';
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import {
@@ -372,6 +373,36 @@ describe('caching credentials', () => {
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
   });
 
+  it('looks again at an open call of a Kubernetes identity, whose rights nothing announces', async () => {
+    const permission = 'list devices';
+    const granted: TestToken = { valid: true, kind: Kind.kubernetes, tenantId: 'acme', scopes: [permission] };
+    reply = async () => granted;
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    const ended: string[] = [];
+    mock.timers.enable({ apis: ['setTimeout'] });
+    try {
+      authenticator.watch({
+        ...{ credential: 'token', caller, address: '127.0.0.1', use: { namespace: 'a', permission } },
+        refusalOf: ({ scopes }) => (scopes.has(permission) ? undefined : 'no permission'),
+        end: ({ code }) => ended.push(code),
+      });
+      const pass = async (milliseconds: number): Promise<void> => {
+        now += milliseconds;
+        mock.timers.tick(milliseconds);
+        for (let turn = 0; turn < 5; turn += 1) await new Promise(setImmediate);
+      };
+      for (let time = 0; time < 3; time += 1) await pass(10_000);
+      expect(ended).to.deep.equal([]);
+      reply = async () => ({ ...granted, tenantId: '', scopes: [] });
+      await pass(9_000);
+      expect(ended).to.deep.equal([]);
+      await pass(1_000);
+      expect(ended).to.deep.equal(['PERMISSION_DENIED']);
+    } finally {
+      mock.timers.reset();
+    }
+  });
+
   it('ends the other open calls when some cannot be ended', async () => {
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     reply = async () => ({ valid: false, reason: Reason.revoked });
@@ -450,7 +481,8 @@ describe('caching credentials', () => {
         const isOther = index % 2 === 0;
         return authenticator.watch({ credential, caller: isOther ? other : caller, address: '127.0.0.1', end });
       });
-      await settled(50);
+      // Until the first looks are over.
+      for (let before = -1; before !== asked; await settled(50)) before = asked;
       asked = 0;
       reply = async () => ({ valid: false, reason });
       announce('acme', tenantChannel);

@@ -169,7 +169,7 @@ export class Authenticator {
     const watched: Watched = { call, timer: undefined };
     this.watched.add(watched);
     this.watchedIndex.add(call.caller, watched);
-    this.awaitExpiry(watched, call.caller.expiresAt);
+    this.lookAgain(watched, call.caller);
     // Catches announcements made between the call's admission and now. Without one, the check is served from the cache.
     this.checkSoon(watched);
     return () => this.unwatch(watched);
@@ -181,11 +181,14 @@ export class Authenticator {
     if (this.watched.delete(watched)) this.watchedIndex.remove(watched.call.caller, watched);
   }
 
-  /** Rechecks an open call one second after its credential expires. */
-  private awaitExpiry(watched: Watched, expiresAt: number): void {
+  /**
+   * Rechecks an open call one second after its credential expires, and one of a Kubernetes identity as often as requests of it are
+   * judged again: nothing announces a change of RBAC.
+   */
+  private lookAgain(watched: Watched, { expiresAt, kind }: Caller): void {
     clearTimeout(watched.timer);
-    if (expiresAt === 0) return;
-    const milliseconds = Math.max(0, expiresAt * 1000 - this.clock.now()) + 1000;
+    const untilExpiry = expiresAt === 0 ? Infinity : Math.max(0, expiresAt * 1000 - this.clock.now()) + 1000;
+    const milliseconds = kind === 'kubernetes' ? Math.min(untilExpiry, rememberMilliseconds) : untilExpiry;
     // Timers longer than 2^31 ms fire immediately; no connection lasts that long.
     if (milliseconds < 2 ** 31) watched.timer = setTimeout(() => this.checkSoon(watched), milliseconds);
   }
@@ -216,7 +219,7 @@ export class Authenticator {
         watched.call.refusalOf?.(now) ??
         (isAllowed(address, now.ipAllowlist) ? undefined : 'this address is not on the allowlist');
       // The expiry may have changed (a rotated key in its grace period).
-      if (refusal === undefined) return this.awaitExpiry(watched, now.expiresAt);
+      if (refusal === undefined) return this.lookAgain(watched, now);
       reason = permissionDenied(refusal);
     } catch (error) {
       if (!this.watched.has(watched)) return;

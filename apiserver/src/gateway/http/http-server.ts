@@ -1,9 +1,9 @@
 // HTTP/1.1 server for all ports of a process (RFC 9112): bounds time, size and number of connections, rejects malformed
 // requests with the usual error body, and drains without interrupting requests.
-import { once } from 'node:events';
 import { type IncomingMessage, Server, type ServerResponse } from 'node:http';
-import type { AddressInfo, Server as Listener, Socket } from 'node:net';
+import type { Server as Listener, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { Acceptors } from '../../platform/addresses/acceptors.ts';
 import { limitConnections } from '../../platform/addresses/limit-connections.ts';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
@@ -119,8 +119,9 @@ export class HttpServer extends Server {
   private readonly limits: HttpLimits;
   private readonly refused: (refusal: Refusal) => void;
   private isClosing = false;
-  /** Accepts the connections instead of this server. */
+  /** Takes the connections instead of this server. */
   private front: Listener | undefined;
+  private acceptors: Acceptors | undefined;
   /** Connections of the other listener, also those whose TLS handshake is not complete. */
   private readonly accepted = new Set<Socket>();
 
@@ -159,7 +160,7 @@ export class HttpServer extends Server {
     this.once('close', () => clearInterval(sweep));
   }
 
-  /** Serves the connections that another listener accepts, such as one of TLS, whose port is the server's then. */
+  /** Serves the connections that another server hands over, such as one of TLS, which gets those of the port. */
   behind(front: Listener): void {
     this.front = front;
     front.on('connection', (socket: Socket) => {
@@ -170,10 +171,13 @@ export class HttpServer extends Server {
 
   /** Listens and returns the port, which the system chooses if 0 is given. */
   async start(port: number, host: string): Promise<number> {
-    const listener: Listener = this.front ?? this;
-    listener.listen(port, host);
-    await once(listener, 'listening');
-    return (listener.address() as AddressInfo).port;
+    const target: Listener = this.front ?? this;
+    const options = this.front ? {} : { allowHalfOpen: true, noDelay: true };
+    this.acceptors = new Acceptors(options, (socket) => target.emit('connection', socket));
+    const listening = await this.acceptors.listen(port, host);
+    // Node looks at the timeouts of headers from then on.
+    this.emit('listening');
+    return listening;
   }
 
   /**
@@ -193,8 +197,9 @@ export class HttpServer extends Server {
   async closeWithin(milliseconds: number): Promise<void> {
     this.drain();
     this.isClosing = true;
-    const shut = (listener: Listener): Promise<void> => new Promise((resolve) => listener.close(() => resolve()));
-    const closed = Promise.all([shut(this), ...(this.front ? [shut(this.front)] : [])]);
+    const shut = (): Promise<void> => new Promise((resolve) => this.close(() => resolve()));
+    if (this.acceptors) this.closeIdleConnections();
+    const closed = this.acceptors?.close().then(shut) ?? shut();
     // Requests that are partially received get a moment to finish.
     const partial = setTimeout(
       () => this.cut((connection) => connection.outstanding === 0),

@@ -2,9 +2,6 @@
 import type { Server, Socket } from 'node:net';
 import { addressBlock } from './address-block.ts';
 
-/** Connections beyond the limit that are accepted for a moment, to decide which one has to go. */
-const reserve = 64;
-
 /** The oldest connections of an address among which the least used one is closed. */
 const compared = 100;
 
@@ -15,7 +12,6 @@ const compared = 100;
 export function limitConnections(server: Server, most: number): void {
   const sockets = new Map<string, Set<Socket>>();
   let count = 0;
-  server.maxConnections = most + reserve;
   server.on('connection', (socket: Socket) => {
     const owner = addressBlock(socket.remoteAddress ?? '');
     const own = sockets.get(owner) ?? new Set();

@@ -75,6 +75,25 @@ describe('fair slots', () => {
     (await slots.acquire('c'))();
   });
 
+  it('make room for those with few waiters when those with many have taken all places', async () => {
+    const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 5, waiting: 6 });
+    const release = await slots.acquire('a');
+    const order: string[] = [];
+    const enter = (owner: string) =>
+      slots
+        .run(owner, async () => void order.push(owner))
+        .catch((error: unknown) => void order.push(`no ${owner} ${String(error)}`));
+    const all = ['a', 'a', 'a', 'b', 'b', 'a', 'c', 'c', 'd', 'c', 'b'].map(enter);
+    await settle();
+    // The newest of those with the most leave, until a further one would have as many itself.
+    const left = ['a', 'a', 'a', 'b', 'c'].map((owner) => `no ${owner} NoSlotError: no slot`);
+    expect(order).to.have.members(left);
+    expect(slots.waiting).to.equal(6);
+    release();
+    await Promise.all(all);
+    expect(order.slice(left.length)).to.deep.equal(['a', 'b', 'c', 'd', 'b', 'c']);
+  });
+
   it('drop waiters that give up and release a slot only once', async () => {
     const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 5 });
     const release = await slots.acquire('a', { signal });

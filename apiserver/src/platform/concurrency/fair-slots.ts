@@ -15,13 +15,14 @@ export class NoSlotError extends Error {
 
 interface Waiter {
   readonly enter: () => void;
+  readonly refuse: () => void;
 }
 
 interface Limits {
   readonly total: number;
   readonly perOwner: number;
   readonly waitingPerOwner: number;
-  /** Of all owners together; unlimited if absent. */
+  /** Of all owners together; unlimited if absent. Beyond it, the newest waiter of the owner with the most makes room for one of an owner with fewer. */
   readonly waiting?: number;
   /** Returns what is thrown when no slot is available; a NoSlotError if absent. */
   readonly refusal?: (whose: Whose) => Error;
@@ -67,8 +68,8 @@ export class FairSlots {
 
   /**
    * Acquires a slot, waiting up to `milliseconds` or until the signal aborts, and returns the function that releases
-   * it. Throws the refusal, at once if too many of the owner's or in all are already waiting, and the signal's reason when it
-   * aborts.
+   * it. Throws the refusal, at once if too many of the owner's or in all are already waiting, or when it makes room for another
+   * owner, and the signal's reason when it aborts.
    */
   async acquire(owner: string, given: Patience = {}): Promise<() => void> {
     given.signal?.throwIfAborted();
@@ -94,7 +95,7 @@ export class FairSlots {
     const line = this.lines.get(owner) ?? new Set();
     if (line.size >= this.limits.waitingPerOwner) throw this.refused('own');
     // Counted only if it matters: it takes longer the more owners wait.
-    if (this.limits.waiting !== undefined && this.waiting >= this.limits.waiting) throw this.refused('others');
+    if (this.limits.waiting !== undefined && this.waiting >= this.limits.waiting) this.makeRoom(line.size);
     this.lines.set(owner, line);
     return new Promise((resolve, reject) => {
       const leave = () => {
@@ -108,6 +109,10 @@ export class FairSlots {
           leave();
           this.take(owner);
           resolve();
+        },
+        refuse: () => {
+          leave();
+          reject(this.refused('others'));
         },
       };
       const abort = () => {
@@ -124,6 +129,14 @@ export class FairSlots {
       signal?.addEventListener('abort', abort, { once: true });
       line.add(waiter);
     });
+  }
+
+  /** Refuses the newest waiter of the owner with the most, or throws the refusal of an owner who would have as many after the new one. */
+  private makeRoom(waiting: number): void {
+    let longest = new Set<Waiter>();
+    for (const line of this.lines.values()) if (line.size > longest.size) longest = line;
+    if (longest.size <= waiting + 1) throw this.refused('others');
+    [...longest].at(-1)!.refuse();
   }
 
   /** Reports whether the owner can have a slot now; earlier waiters were served or have all the slots they can get. */

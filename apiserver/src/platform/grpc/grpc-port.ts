@@ -1,8 +1,7 @@
 // A gRPC port: accepts connections, limits their number and duration, and hands them to a grpc-js server. On shutdown
 // it drains them without cutting off calls and without waiting for unresponsive clients.
-import { once } from 'node:events';
 import type { Http2Server, ServerHttp2Session } from 'node:http2';
-import { type AddressInfo, createServer, type Server as Listener, type Socket } from 'node:net';
+import { createServer, type Server as Listener, type Socket } from 'node:net';
 import {
   type ConnectionInjector,
   logVerbosity,
@@ -17,6 +16,7 @@ import {
   status,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
+import { Acceptors } from '../addresses/acceptors.ts';
 import { addressBlock } from '../addresses/address-block.ts';
 import { limitConnections } from '../addresses/limit-connections.ts';
 import { type Clock, systemClock } from '../clock.ts';
@@ -124,7 +124,9 @@ export class GrpcPort implements ServiceHost {
   private readonly random: () => number;
   private readonly clock: Clock;
   private readonly server: Server;
+  /** Takes the connections. */
   private readonly listener: Listener;
+  private readonly acceptors: Acceptors;
   private readonly isProxy: (address: string) => boolean;
   private readonly injector: ConnectionInjector;
   private readonly proxyInjector: ConnectionInjector;
@@ -163,6 +165,7 @@ export class GrpcPort implements ServiceHost {
     this.listener = listen?.(this.limits, accept) ?? createServer({ noDelay: true }, accept);
     if (listen) this.listener.on('connection', (socket: Socket) => this.keep(socket));
     if (!listen) limitConnections(this.listener, this.limits.connections);
+    this.acceptors = new Acceptors({ noDelay: true }, (socket) => this.listener.emit('connection', socket));
   }
 
   /** Adds a service whose methods are gRPC handlers. */
@@ -171,15 +174,13 @@ export class GrpcPort implements ServiceHost {
   }
 
   /** Starts listening and returns the port, which the system chooses if 0 is given. Rejects if it is in use. */
-  async listen(host: string, port: number): Promise<number> {
-    this.listener.listen(port, host);
-    await once(this.listener, 'listening');
-    return (this.listener.address() as AddressInfo).port;
+  listen(host: string, port: number): Promise<number> {
+    return this.acceptors.listen(port, host);
   }
 
   /** Stops accepting connections and calls; resolves when running calls are finished or the time is up. */
   async closeWithin(milliseconds: number): Promise<void> {
-    const closed = new Promise<void>((resolve) => this.listener.close(() => resolve()));
+    const closed = this.acceptors.close();
     this.server.tryShutdown(() => undefined);
     const sweep = setInterval(() => this.endQuiet(), Math.min(250, this.limits.lingerTimeout));
     const late = setTimeout(() => {

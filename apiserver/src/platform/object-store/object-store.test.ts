@@ -189,6 +189,10 @@ describe('object stores', function () {
       response = 'HTTP/1.1 206 Partial Content\r\ncontent-length: 10\r\n\r\nabc';
       expect(await failureOf(client.read('one', 'key', 0, 10))).to.have.property('name', 'S3StallError');
       expect(received, 'attempts').to.be.within(1, 2);
+      response = 'HTTP/1.1 403 Forbidden\r\ncontent-length: 60000\r\n\r\n<Code>';
+      const drip = setInterval(() => sockets.forEach((socket) => socket.writable && socket.write('x')), 20);
+      const refused = await failureOf(client.open('one', 'key')).finally(() => clearInterval(drip));
+      expect(refused, 'an error that does not end').to.be.instanceOf(S3Error).and.include({ status: 403 });
     } finally {
       client.close();
       for (const socket of sockets) socket.destroy();

@@ -234,7 +234,7 @@ export class S3Client {
       const status = response.statusCode ?? 0;
       onStatus(status);
       if (status >= 200 && status < 300) return response;
-      throw new S3Error(status, await errorCode(response));
+      throw new S3Error(status, await errorCode(response, idle));
     });
   }
 
@@ -302,9 +302,10 @@ export class S3Client {
 const encode = (segment: string): string =>
   encodeURIComponent(segment).replace(/[!'()*]/g, (letter) => `%${letter.charCodeAt(0).toString(16).toUpperCase()}`);
 
-/** Reads the code of an error response. */
-async function errorCode(response: http.IncomingMessage): Promise<string> {
+/** Reads the code of an error response, of a service that may be a tenant's: for so long, however slowly the bytes come. */
+async function errorCode(response: http.IncomingMessage, milliseconds: number): Promise<string> {
   let body = '';
+  const timer = setTimeout(() => response.destroy(), milliseconds);
   try {
     for await (const piece of response as AsyncIterable<Buffer>) {
       body += piece.toString('latin1');
@@ -313,6 +314,7 @@ async function errorCode(response: http.IncomingMessage): Promise<string> {
   } catch {
     // The status says enough.
   }
+  clearTimeout(timer);
   response.destroy();
   return /<Code>([A-Za-z0-9.]{1,64})<\/Code>/.exec(body)?.[1] ?? '';
 }

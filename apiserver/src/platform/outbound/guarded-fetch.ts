@@ -5,15 +5,14 @@ import { BlockedAddressError, type OutboundGuard } from './outbound-guard.ts';
 import { traceRequestTo } from './outgoing-call.ts';
 
 const timeoutMilliseconds = 10_000;
-const defaultMaximumBytes = 1024 * 1024;
 
 /** The part of a request that is sent. */
 export interface GuardedRequest {
   readonly method: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body?: string;
-  /** Maximum bytes of the response, by default 1 MiB. */
-  readonly maximumBytes?: number;
+  /** Maximum bytes of the response. */
+  readonly maximumBytes: number;
 }
 
 /**
@@ -33,7 +32,7 @@ export async function guardedFetch(guard: OutboundGuard, text: string, sent: Gua
     });
     const status = response.statusCode ?? 0;
     setStatus(status);
-    const body = await readAll(response, sent.maximumBytes ?? defaultMaximumBytes);
+    const body = await readAll(response, sent.maximumBytes);
     const headers = new Headers();
     for (const [name, value] of Object.entries(response.headersDistinct)) {
       for (const one of value ?? []) headers.append(name, one);
