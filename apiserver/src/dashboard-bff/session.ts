@@ -1,5 +1,6 @@
 // One /ws client: its permissions and the devices it watches.
 import type { MemoryBudget } from '../gateway/memory/memory-budget.ts';
+import type { Tally } from '../platform/concurrency/tally.ts';
 import {
   invalidArgument,
   KelletError,
@@ -16,7 +17,7 @@ import type { LiveListener } from '../telemetry/live/live-turns.ts';
 import type { Devices } from '../telemetry/points/devices.ts';
 import type { AlarmFeed } from './alarm-feed.ts';
 import { type ClientMessage, parseClientMessage, type Target } from './client-message.ts';
-import type { ConnectionLimits, Tally } from './connections.ts';
+import type { ConnectionLimits } from './connections.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
 import { Feed, type FeedSocket } from './point-feed.ts';

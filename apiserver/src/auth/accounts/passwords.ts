@@ -2,6 +2,7 @@
 // that serve requests.
 import { availableParallelism } from 'node:os';
 import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
+import { madeOnce } from '../../platform/concurrency/made-once.ts';
 import { ThreadPool } from '../../platform/concurrency/thread-pool.ts';
 import { unavailable } from '../../platform/errors.ts';
 
@@ -47,7 +48,7 @@ const threadFile = new URL(import.meta.url.replace(/passwords(\.[jt]s)$/, 'passw
 const threads = new ThreadPool<PasswordQuestion, PasswordAnswer>(threadFile, patienceMilliseconds);
 
 /** Compared when there is no account, so that a sign-in takes as long whether or not the account exists. */
-let dummyHash: Promise<string> | undefined;
+const dummyHash = madeOnce(() => hashNow('no account has this password'));
 
 /**
  * Hashes a password; the result contains salt and parameters. Takes about 15 ms of a thread. `owner` is the tenant or address
@@ -72,11 +73,7 @@ export async function verifyPassword(
 ): Promise<readonly number[]> {
   return slots.run(owner, async () => {
     if (hashes.length > 0) return (await threads.ask({ password, hashes })).matching!;
-    dummyHash ??= hashNow('no account has this password').catch((error: unknown) => {
-      dummyHash = undefined;
-      throw error;
-    });
-    await threads.ask({ password, hashes: [await dummyHash] });
+    await threads.ask({ password, hashes: [await dummyHash()] });
     return [];
   });
 }

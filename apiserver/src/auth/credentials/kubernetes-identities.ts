@@ -4,6 +4,7 @@ import { group, version } from '@kellet/crds';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
+import { Tally } from '../../platform/concurrency/tally.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import type { KubernetesApi } from '../../platform/kubernetes/kubernetes.ts';
@@ -68,7 +69,7 @@ export class KubernetesIdentities {
   private readonly logger: Logger;
   private readonly api: Pick<KubernetesApi, 'review'>;
   private readonly keys: ClusterKeys;
-  private readonly asking = new Map<string, number>();
+  private readonly asking = new Tally();
   private readonly reviews = new FairSlots({
     ...reviewsAtOnce,
     refusal: () => resourceExhausted('too many tokens wait for their review', 1),
@@ -95,15 +96,13 @@ export class KubernetesIdentities {
     address: string,
   ): Promise<Authentication> {
     const block = addressBlock(address);
-    const asking = this.asking.get(block) ?? 0;
-    if (asking >= maxPerAddress) throw resourceExhausted('too many tokens of this address wait for their review', 1);
-    this.asking.set(block, asking + 1);
+    if (this.asking.of(block) >= maxPerAddress)
+      throw resourceExhausted('too many tokens of this address wait for their review', 1);
+    const leave = this.asking.enter(block);
     try {
       return await this.judge({ token, claimed, block }, use);
     } finally {
-      const left = this.asking.get(block)! - 1;
-      if (left === 0) this.asking.delete(block);
-      else this.asking.set(block, left);
+      leave();
     }
   }
 

@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import type { FinishSsoRequest, LogoutSsoRequest, StartSsoRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
+import { madeOnce } from '../../platform/concurrency/made-once.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import {
   failedPrecondition,
@@ -104,7 +105,7 @@ export class SingleSignOn {
     refusal: () => unavailable('too many people are signing in at providers: try again'),
   });
   /** The hash of a password that is not known to anyone, for users created by a sign-in. */
-  private unknownPassword: Promise<string> | undefined;
+  private readonly hashOfUnknownPassword = madeOnce(() => hashPassword(randomBytes(32).toString('base64')));
 
   constructor(parts: SingleSignOnParts) {
     this.parts = parts;
@@ -235,15 +236,6 @@ export class SingleSignOn {
       logger.warn({ ...who, reason: kindsOf(error).join(', ') }, 'signing out at a provider is not possible');
       return nowhere;
     }
-  }
-
-  /** Returns the hash, made once. A failure, as when too many passwords wait, is that of this sign-in alone. */
-  private hashOfUnknownPassword(): Promise<string> {
-    this.unknownPassword ??= hashPassword(randomBytes(32).toString('base64')).catch((error: unknown) => {
-      this.unknownPassword = undefined;
-      throw error;
-    });
-    return this.unknownPassword;
   }
 
   private begun(state: string, cookies: string): BegunSignIn | undefined {

@@ -34,6 +34,19 @@ describe('the store of latest values', () => {
     return rows[0]!.n;
   };
   const elsewhere = async () => [];
+  /** The database, away until `isOver` is set. */
+  const databaseAway = () => {
+    const away = {
+      isOver: false,
+      database: Object.create(test.database, {
+        system: {
+          value: (work: Parameters<typeof test.database.system>[0]) =>
+            away.isOver ? test.database.system(work) : Promise.reject(new Error('away')),
+        },
+      }) as typeof test.database,
+    };
+    return away;
+  };
 
   it('keeps values in memory, writes them late, and never replaces a newer value by an older one', async () => {
     const options = { holdMilliseconds: 1500, maxBytes: 1e9 };
@@ -202,15 +215,14 @@ describe('the store of latest values', () => {
   });
 
   it('has room for the points of other tenants while one has filled its share', async () => {
-    let isAway = true;
-    const away = Object.create(test.database, {
-      system: {
-        value: (work: Parameters<typeof test.database.system>[0]) =>
-          isAway ? Promise.reject(new Error('away')) : test.database.system(work),
-      },
-    }) as typeof test.database;
+    const away = databaseAway();
     let now = 0;
-    const store = new SnapshotStore(away, logger, { now: () => now }, { holdMilliseconds: 1e9, maxBytes: 100_000 });
+    const store = new SnapshotStore(
+      away.database,
+      logger,
+      { now: () => now },
+      { holdMilliseconds: 1e9, maxBytes: 100_000 },
+    );
     for (let device = 0; device < 200; device += 1) store.accept([point(300_000 + device, 10n, { a: device })], 1);
     expect(store.bytes).to.be.within(75_000, 200_000);
     await store.roomFor('other');
@@ -219,7 +231,7 @@ describe('the store of latest values', () => {
     await store.writeAll().catch(() => undefined);
     for (const one of await waiting) expect(one).to.have.nested.property('reason.code', 'UNAVAILABLE');
     const last = store.roomFor('acme');
-    isAway = false;
+    away.isOver = true;
     await store.writeAll();
     await last;
     expect(store.bytes).to.equal(0);
@@ -250,14 +262,8 @@ describe('the store of latest values', () => {
         ...point(device, time, values),
         ...(isReached && { memory }),
       });
-      let isAway = true;
-      const away = Object.create(test.database, {
-        system: {
-          value: (work: Parameters<typeof test.database.system>[0]) =>
-            isAway ? Promise.reject(new Error('away')) : test.database.system(work),
-        },
-      }) as typeof test.database;
-      const store = new SnapshotStore(away, logger, systemClock);
+      const away = databaseAway();
+      const store = new SnapshotStore(away.database, logger, systemClock);
       store.accept([sent(10n, { a: 1, b: 1 }), point(6, 10n, { a: 1 })], 100);
       const failed = store.writeAll().catch((error: Error) => error.message);
       store.accept([sent(11n, { a: 2 })], 200);
@@ -265,7 +271,7 @@ describe('the store of latest values', () => {
       expect(store.writtenBefore).to.equal(100);
       store.accept([sent(12n, { a: 3 })], 300);
       const { bytes } = store;
-      isAway = false;
+      away.isOver = true;
       await store.writeAll();
       expect(bytes).to.be.greaterThan(0);
       expect(store.bytes).to.equal(0);

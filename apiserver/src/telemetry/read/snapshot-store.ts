@@ -4,6 +4,7 @@ import { setImmediate } from 'node:timers/promises';
 import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import { LargeReads } from '../../platform/concurrency/large-reads.ts';
+import { Tally } from '../../platform/concurrency/tally.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { unavailable } from '../../platform/errors.ts';
@@ -107,7 +108,7 @@ export class SnapshotStore {
   private writing: Changes = new Map();
   private heldBytes = 0;
   /** The same by tenant. */
-  private readonly bytesOf = new Map<string, number>();
+  private readonly bytesOf = new Tally();
   private lastReceived = 0;
   private timer: NodeJS.Timeout | undefined;
   private running: Promise<void> = Promise.resolve();
@@ -182,9 +183,7 @@ export class SnapshotStore {
 
   private countBytes({ tenantId }: DeviceChanges, bytes: number): void {
     this.heldBytes += bytes;
-    const ofTenant = (this.bytesOf.get(tenantId) ?? 0) + bytes;
-    if (ofTenant === 0) this.bytesOf.delete(tenantId);
-    else this.bytesOf.set(tenantId, ofTenant);
+    this.bytesOf.add(tenantId, bytes);
   }
 
   /** Resolves once there is room for more points. */
@@ -203,7 +202,7 @@ export class SnapshotStore {
 
   private isFull(tenantId: string): boolean {
     const { maxBytes } = this.options;
-    return this.heldBytes > 2 * maxBytes || (this.bytesOf.get(tenantId) ?? 0) > maxBytes * tenantShare;
+    return this.heldBytes > 2 * maxBytes || this.bytesOf.of(tenantId) > maxBytes * tenantShare;
   }
 
   /** Resolves when something has been written, or could not be. */
@@ -257,20 +256,16 @@ export class SnapshotStore {
     const held = this.heldPoints(tenantId, deviceId);
     const others = await elsewhere();
     const found = await this.stored.add(tenantId, deviceId);
-    const merge = (stored: StoredLatest | null): LatestValues | undefined => {
+    const size = found === 'large' ? Infinity : held.reduce((sum, points) => sum + points.bytes, 0);
+    return this.large.run(tenantId, size, smallBytes, async () => {
+      const stored =
+        found === 'large' ? await this.database.read(tenantId, (tx) => readLargeLatest(tx, tenantId, deviceId)) : found;
+      // Others have their turn between two readers of much.
+      if (size > smallBytes) await setImmediate();
       const merged = stored ? valuesOf(stored) : noLatestValues();
       for (const points of held) points.mergeInto(merged);
       for (const values of others) mergeLatest(merged, values);
       return merged.time < 0n ? undefined : merged;
-    };
-    const heldBytes = held.reduce((sum, points) => sum + points.bytes, 0);
-    if (found !== 'large' && heldBytes <= smallBytes) return merge(found);
-    return this.large.run(tenantId, 1, 0, async () => {
-      const stored =
-        found === 'large' ? await this.database.read(tenantId, (tx) => readLargeLatest(tx, tenantId, deviceId)) : found;
-      // Others have their turn between two readers.
-      await setImmediate();
-      return merge(stored);
     });
   }
 

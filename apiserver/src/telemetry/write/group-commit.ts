@@ -1,6 +1,7 @@
 // The group commit: one ordered connection, the points of many requests per flush, two flushes in flight. A request
 // completes when the flush with its points and their places in anchor batches is committed.
 import { type Clock, sleep } from '../../platform/clock.ts';
+import { Tally } from '../../platform/concurrency/tally.ts';
 import { batchChannel, rulePointsChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
@@ -103,7 +104,7 @@ export class TelemetryWriter {
   readonly writerIds: string[] = [];
   private waitingBytes = 0;
   /** The same by owner. */
-  private readonly waitingOf = new Map<string, number>();
+  private readonly waitingOf = new Tally();
   /** Arrival of the last flush. Rises with each, so that it tells which points of a segment are written on. */
   private received = 0;
   private flights: Flight[] = [];
@@ -159,7 +160,7 @@ export class TelemetryWriter {
     const weight = cost.weight + (idempotency ? 1 : 0);
     const bytes = cost.memory + partBytes + (idempotency?.response.length ?? 0);
     const most = this.options.maxWaitingBytes;
-    const ofOwner = (this.waitingOf.get(owner) ?? 0) + bytes;
+    const ofOwner = this.waitingOf.of(owner) + bytes;
     if (this.waitingBytes + bytes > most || (owner !== ownPoints && ofOwner > most / 2)) {
       throw unavailable('too many points are waiting to be stored');
     }
@@ -176,9 +177,7 @@ export class TelemetryWriter {
 
   private countWaiting(owner: string, bytes: number): void {
     this.waitingBytes += bytes;
-    const ofOwner = (this.waitingOf.get(owner) ?? 0) + bytes;
-    if (ofOwner === 0) this.waitingOf.delete(owner);
-    else this.waitingOf.set(owner, ofOwner);
+    this.waitingOf.add(owner, bytes);
   }
 
   /**
