@@ -8,6 +8,7 @@ import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
 import { type GrpcCall, metadataText } from '../../platform/grpc/grpc-context.ts';
 import { defaultGrpcLimits, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
+import { RequestBytes } from '../../platform/grpc/grpc-service.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
@@ -127,7 +128,7 @@ export class RunningCall {
     this.caller = await this.parts.admission.readmit(accessOf(this.method), this.caller, this, this.entry);
   }
 
-  /** Adds the hold of a message of a stream that has arrived: its memory, or undefined if it is too small to count. */
+  /** Adds the hold of a message that has arrived: its memory, or undefined if it is too small to count. */
   keepMessage(hold: Hold | undefined): void {
     if (this.code === undefined) this.messages.push(hold);
     else hold?.release();
@@ -191,7 +192,7 @@ export class GrpcAdmission {
     refuseCompressed(call);
     let running: RunningCall | undefined;
     let hold: Hold | undefined;
-    let arrived: (() => void) | undefined;
+    let arrived: ((message: unknown) => void) | undefined;
     let isAdmitted = false;
     let isWhole = false;
     let hasStatus = false;
@@ -240,7 +241,7 @@ export class GrpcAdmission {
             if (isOpen) hold = this.holdMessage(call, opened);
             else {
               allowMoreCalls(call);
-              ({ taken, arrived } = this.messageCounter(call, opened, requestStream));
+              ({ taken, arrived } = this.messageCounter(call, opened));
             }
             readInParts(call, taken);
             proceed(metadata);
@@ -256,7 +257,7 @@ export class GrpcAdmission {
           onReceiveMessage: (message, proceed) => {
             isWhole = !requestStream;
             hold?.release();
-            arrived?.();
+            arrived?.(message);
             proceed(message);
           },
           // A stream reset by the client ends first and is closed within this turn of the event loop: handlers must not
@@ -315,16 +316,16 @@ export class GrpcAdmission {
   }
 
   /**
-   * Returns what counts the bytes of a caller's unfinished message; one of a stream counts until the handler takes it: `taken` is to
-   * be called with bytes that have arrived, `arrived` when a message has. The oldest ones are rejected when memory runs short.
+   * Returns what counts the bytes of a caller's messages until the handler takes them: `taken` is to be called with bytes that have
+   * arrived, `arrived` with a message that has. The oldest ones are rejected when memory runs short.
    */
   private messageCounter(
     call: WireCall,
     running: RunningCall,
-    isStream: boolean,
-  ): { taken: (bytes: number) => void; arrived: () => void } {
+  ): { taken: (bytes: number) => void; arrived: (message: unknown) => void } {
     let hold: Hold | undefined;
     let held = 0;
+    let waiting: unknown;
     const release = (): void => {
       held = 0;
       hold?.release();
@@ -333,6 +334,7 @@ export class GrpcAdmission {
     const evict = (): void => {
       call.sendStatus(toStatus(crowded(), running.headers, this.parts.logger));
       discardRequest(call);
+      if (waiting instanceof RequestBytes) waiting.take();
     };
     running.whenOver(release);
     return {
@@ -342,8 +344,8 @@ export class GrpcAdmission {
         hold ??= this.parts.memory.holdCaller(running.caller.tenantId, evict);
         hold.set(held);
       },
-      arrived: () => {
-        if (!isStream) return release();
+      arrived: (message) => {
+        waiting = message;
         running.keepMessage(hold);
         held = 0;
         hold = undefined;
@@ -388,7 +390,8 @@ export class GrpcAdmission {
   }
 }
 
-const crowded = (): KelletError => unavailable('too many bodies are being received: try again');
+/** The error for a call whose message took memory that others need. */
+export const crowded = (): KelletError => unavailable('too many bodies are being received: try again');
 
 /** Lets a connection on which a caller has been admitted have more calls at a time. */
 function allowMoreCalls({ stream }: WireCall): void {

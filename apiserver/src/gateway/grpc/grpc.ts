@@ -16,7 +16,7 @@ import { KelletError } from '../../platform/errors.ts';
 import { type GrpcCall, GrpcContext, metadataEntries, toMetadata } from '../../platform/grpc/grpc-context.ts';
 import { GrpcPort } from '../../platform/grpc/grpc-port.ts';
 import { writeResponses } from '../../platform/grpc/grpc-responses.ts';
-import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
+import { grpcService, type RequestBytes, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
 import { inTrace } from '../../platform/observability/tracing.ts';
 import type { CallContext, Invoker } from '../../platform/rpc.ts';
 import type { TlsFiles } from '../../platform/tls/tls-files.ts';
@@ -24,9 +24,15 @@ import { createTlsListener } from '../../platform/tls/tls-listener.ts';
 import { type OpenCallParts, whileAllowed } from '../admission/open-call.ts';
 import { requestMetadata } from '../http/metadata.ts';
 import type { DecodingTurns } from '../memory/decoding-turns.ts';
-import type { LargeRequests } from '../memory/large-requests.ts';
-import { accessOf } from '../transcoding/routes.ts';
-import { concurrentCalls, GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
+import { isLarge, type LargeRequests } from '../memory/large-requests.ts';
+import { accessOf, changesNothing } from '../transcoding/routes.ts';
+import {
+  concurrentCalls,
+  crowded,
+  GrpcAdmission,
+  type GrpcAdmissionParts,
+  type RunningCall,
+} from './grpc-admission.ts';
 import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
 
 /** Dependencies of the gRPC server. */
@@ -73,9 +79,11 @@ export function createGrpcPort(parts: GrpcParts): GrpcPort {
 /** Whose messages those of a call are. */
 const ownerOf = ({ caller, entry }: RunningCall): string => caller.tenantId || addressBlock(entry.address);
 
-type UnaryCall = ServerUnaryCall<Buffer, Message>;
+type UnaryCall = ServerUnaryCall<RequestBytes, Message>;
 type StreamCall =
-  ServerReadableStream<Buffer, Message> | ServerWritableStream<Buffer, Message> | ServerDuplexStream<Buffer, Message>;
+  | ServerReadableStream<RequestBytes, Message>
+  | ServerWritableStream<RequestBytes, Message>
+  | ServerDuplexStream<RequestBytes, Message>;
 
 function implementationOf(
   parts: GrpcParts,
@@ -117,6 +125,18 @@ function contextOf(call: GrpcCall, running: RunningCall): GrpcContext {
   return context;
 }
 
+/**
+ * Decodes the only message of a call, whose bytes are not kept after that. A call that changes nothing may wait for long, and what is
+ * decoded with it: its message goes on counting, so that it can be rejected if memory runs short.
+ */
+function takeRequest(method: DescMethod, sent: RequestBytes, running: RunningCall): Message {
+  const bytes = sent.take();
+  if (!bytes) throw crowded();
+  const request = readRequest(method, bytes);
+  if (!changesNothing(method)) running.takeMessage();
+  return request;
+}
+
 async function handleUnary(
   parts: GrpcParts,
   method: DescMethod,
@@ -127,10 +147,12 @@ async function handleUnary(
   const { headers } = running;
   try {
     const bytes = method === TelemetryService.method.ingest ? call.request.length : 0;
+    // Counted while it waits for its turn there.
+    if (isLarge(bytes)) running.takeMessage();
     const result = await parts.large.run(running.caller.tenantId, bytes, async () => {
       const turn = parts.turns.enter(ownerOf(running), call.request.length);
       if (turn) await turn;
-      const request = readRequest(method, call.request);
+      const request = takeRequest(method, call.request, running);
       await running.readmit();
       await parts.admission.admitDevice(accessOf(method), method, request, running.caller, running.entry);
       const context = contextOf(call, running);
@@ -172,7 +194,7 @@ async function run(
   const turn = method === TelemetryService.method.ingestStream ? new MessageTurn(parts.large) : undefined;
   const requests =
     'request' in call
-      ? readRequest(method, call.request)
+      ? takeRequest(method, call.request, running)
       : readRequests(method, call, running, { turn, turns: parts.turns });
   const result = handler(requests, context);
   if (done) {
@@ -181,7 +203,7 @@ async function run(
     done(null, reply);
     return;
   }
-  const writable = call as ServerWritableStream<Buffer, Message>;
+  const writable = call as ServerWritableStream<RequestBytes, Message>;
   const responses = result as AsyncIterable<Message>;
   await writeResponses(writable, method.output, turn?.endedBy(responses) ?? responses, context);
 }
@@ -237,12 +259,12 @@ async function* readRequests(
       // grpc-js destroys the stream of a client that has disconnected.
       if (call.destroyed) throw new KelletError('CANCELLED', 'the client has disconnected', { cause: failure });
       if (failure) throw failure;
-      const bytes = call.read() as Buffer | null;
-      if (bytes) {
+      const sent = call.read() as RequestBytes | null;
+      if (sent) {
         running.takeMessage();
-        await turn?.begin(running.caller.tenantId, bytes.length);
-        await turns.enter(ownerOf(running), bytes.length);
-        yield readRequest(method, bytes);
+        await turn?.begin(running.caller.tenantId, sent.length);
+        await turns.enter(ownerOf(running), sent.length);
+        yield readRequest(method, sent.take()!);
         turn?.end();
       } else if (!call.readableEnded) await new Promise<void>((resolve) => (rouse = resolve));
     }

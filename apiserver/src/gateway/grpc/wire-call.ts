@@ -83,6 +83,8 @@ export function readInParts({ stream, decoder }: WireCall, count?: (bytes: numbe
     const pieces = decoder.readPartialMessage;
     const last = bounds.isWithin ? pieces?.pop() : undefined;
     if (last) addPiece(pieces!, last);
+    // Otherwise it keeps those of a whole message until the next one, or the end of the call.
+    else if (!bounds.isWithin) pieces?.splice(0);
     return messages;
   };
 }

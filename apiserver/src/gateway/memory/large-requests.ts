@@ -12,6 +12,9 @@ const waitMilliseconds = 5000;
 
 const tooMany = () => unavailable('too many large requests are waiting: try again');
 
+/** Reports whether requests of this size take turns. */
+export const isLarge = (bytes: number): boolean => bytes > largeBytes;
+
 /** Runs large requests a few at a time; tenants take turns. */
 export class LargeRequests {
   private readonly slots = new FairSlots({
@@ -29,7 +32,7 @@ export class LargeRequests {
    * much memory.
    */
   run<T>(tenantId: string, bytes: number, request: () => Promise<T>): Promise<T> {
-    return bytes <= largeBytes ? request() : this.runInTurn(tenantId, bytes, request);
+    return isLarge(bytes) ? this.runInTurn(tenantId, bytes, request) : request();
   }
 
   /**
@@ -37,7 +40,7 @@ export class LargeRequests {
    * `run` does.
    */
   async begin(tenantId: string, bytes: number): Promise<() => void> {
-    if (bytes <= largeBytes) return () => undefined;
+    if (!isLarge(bytes)) return () => undefined;
     const leave = await this.enter(tenantId, bytes);
     // Others have their turn between two large requests.
     await setImmediate();

@@ -9,6 +9,7 @@ import {
   hasOption,
   type Registry,
 } from '@bufbuild/protobuf';
+import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from '@bufbuild/protobuf/wkt';
 import { http } from '@kellet/proto/es/google/api/annotations_pb';
 import type { HttpRule } from '@kellet/proto/es/google/api/http_pb';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
@@ -47,6 +48,18 @@ export function accessOf(method: DescMethod): Access {
   if (!known) {
     if (!hasOption(method, access)) throw new Error(`${method.parent.typeName}.${method.name} has no kellet.v1.access`);
     accessByMethod.set(method, (known = getOption(method, access)));
+  }
+  return known;
+}
+
+const changingNothing = new WeakMap<DescMethod, boolean>();
+
+/** Reports whether calls of a method change nothing that a caller has to know about: its HTTP rule, or its option, says so. */
+export function changesNothing(method: DescMethod): boolean {
+  let known = changingNothing.get(method);
+  if (known === undefined) {
+    const isGet = hasOption(method, http) && getOption(method, http).pattern.case === 'get';
+    changingNothing.set(method, (known = isGet || method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS));
   }
   return known;
 }

@@ -30,8 +30,26 @@ export function grpcService(service: DescService): ServiceDefinition {
   );
 }
 
+/** The bytes of a request. grpc-js keeps what it has made of them until the call is over, however long that takes. */
+export class RequestBytes {
+  readonly length: number;
+  private bytes: Buffer | undefined;
+
+  constructor(bytes: Buffer) {
+    this.length = bytes.length;
+    this.bytes = bytes;
+  }
+
+  /** Returns the bytes and refers to them no longer; undefined if that has been done before. */
+  take(): Buffer | undefined {
+    const { bytes } = this;
+    this.bytes = undefined;
+    return bytes;
+  }
+}
+
 /** Returns the same with requests as bytes, for a server that reports decoding errors itself. */
 export function withBinaryRequests(service: ServiceDefinition): ServiceDefinition {
-  const requestDeserialize = (bytes: Buffer): Buffer => bytes;
+  const requestDeserialize = (bytes: Buffer): RequestBytes => new RequestBytes(bytes);
   return Object.fromEntries(Object.entries(service).map(([name, method]) => [name, { ...method, requestDeserialize }]));
 }
