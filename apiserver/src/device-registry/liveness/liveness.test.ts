@@ -105,6 +105,32 @@ describe('liveness', () => {
     expect(await events(id)).to.deep.equal(['online']);
   });
 
+  it('writes the signs of other devices while a transaction keeps those of one locked, and these after it', async () => {
+    const [held, ...free] = [await make(), await make(), await make()] as const;
+    const locked = Promise.withResolvers<void>();
+    const ended = Promise.withResolvers<void>();
+    const change = test.database.tenant('acme', async (tx) => {
+      await tx.query('SELECT FROM devices WHERE device_id = $1 FOR NO KEY UPDATE', [held]);
+      locked.resolve();
+      await ended.promise;
+    });
+    await locked.promise;
+    try {
+      for (const id of free) {
+        for (const one of [held, id]) liveness.seen('acme', one, clock.now(), 'telemetry');
+        await becomes(id, 'online', 4000);
+      }
+      expect((await row(held)).status).to.equal('offline');
+      expect(liveness.writtenPosition).to.be.lessThan(liveness.position);
+    } finally {
+      ended.resolve();
+      await change;
+    }
+    await becomes(held, 'online', 4000);
+    expect(await events(held)).to.deep.equal(['online']);
+    await eventually(() => liveness.writtenPosition === liveness.position);
+  });
+
   it('takes a silent device offline, and brings it back only with a point', async () => {
     const id = await make();
     liveness.seen('acme', id, clock.now(), 'telemetry');

@@ -5,11 +5,12 @@ import type { Clock } from '../../platform/clock.ts';
 import { livenessLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import { offlineChannel, writerChannel } from '../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { statusSubject } from '../../platform/events/subjects.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
-import { prolong, writeAndDecide, type WrittenSigns } from './signs-of-life.ts';
+import { lockedPlaces, prolong, writeAndDecide, type WrittenSigns } from './signs-of-life.ts';
 import { type SilentDevice, SilentDevices, takeSilentOffline } from './silent-devices.ts';
 import {
   clockDifference,
@@ -39,6 +40,10 @@ const maxEntries = 400_000;
 const forgetMilliseconds = 60_000;
 /** A clock that differs by so much from what it should show has been set. */
 const clockStepMilliseconds = 100;
+/** How long signs wait for the rows of devices that a transaction, of their tenant for example, has locked. */
+const lockMilliseconds = 500;
+/** For how long after that such rows are looked for first, so that the signs of other devices do not wait for them. */
+const carefulMilliseconds = 10_000;
 /** How long a process that stops may write. */
 const stopMilliseconds = 2000;
 
@@ -78,6 +83,14 @@ interface GivenSigns {
   readonly signs: LifeSigns;
   readonly hasNewPoint: boolean;
   readonly firstUnwritten: number;
+}
+
+/** What came of writing signs. */
+interface Outcome {
+  /** Of devices that are online afterwards. */
+  readonly online: ReadonlySet<GivenSigns>;
+  /** Not written, because the rows of their devices were locked. */
+  readonly locked: ReadonlySet<GivenSigns>;
 }
 
 /** Processes lock rows in the same order. */
@@ -148,6 +161,8 @@ export class Liveness {
   private ending: AbortSignal | undefined;
   private forgottenAt = 0;
   private sweptAt = 0;
+  /** Until when rows that are locked are looked for before signs are written. */
+  private carefulUntil = 0;
   private readonly silent = new SilentDevices(blocksPerSweep, batchSize);
   /** Milliseconds by which this process's clock is ahead of the database's. */
   private ahead = 0;
@@ -376,12 +391,11 @@ export class Liveness {
       return { entry, signs: entry.signs, hasNewPoint, firstUnwritten };
     });
     try {
-      const online = await this.database.system(async (tx) => {
-        // Otherwise each sweep does.
-        if (!(Math.abs(this.sinceStart() - this.comparedAt) < clockStepMilliseconds)) await this.compareClocks(tx);
-        return this.writeSigns(tx, inOrder(given));
-      });
+      const { online, locked } = await this.writeFree(inOrder(given));
+      this.putBack([...locked]);
+      for (const { entry } of locked) this.soon.add(entry);
       for (const one of given) {
+        if (locked.has(one)) continue;
         const { entry, signs } = one;
         entry.onlineUntil = online.has(one) ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
         if (entry.onlineUntil > 0) this.expectEnd(entry);
@@ -392,14 +406,46 @@ export class Liveness {
       }
       this.limit();
     } catch (error) {
-      for (const { entry, hasNewPoint, firstUnwritten } of given) {
-        entry.hasNewPoint ||= hasNewPoint;
-        entry.firstUnwritten = firstUnwritten;
-      }
-      this.dirty = new Set([...this.dirty, ...entries].sort((a, b) => a.firstUnwritten - b.firstUnwritten));
+      this.putBack(given);
       throw error;
     } finally {
       this.beingWritten = Infinity;
+    }
+  }
+
+  /** Marks signs that could not be written. */
+  private putBack(given: readonly GivenSigns[]): void {
+    if (given.length === 0) return;
+    for (const { entry, hasNewPoint, firstUnwritten } of given) {
+      entry.hasNewPoint ||= hasNewPoint;
+      entry.firstUnwritten = firstUnwritten;
+    }
+    const entries = given.map(({ entry }) => entry);
+    this.dirty = new Set([...this.dirty, ...entries].sort((a, b) => a.firstUnwritten - b.firstUnwritten));
+  }
+
+  /**
+   * Writes signs, which are in order. A transaction may keep the rows of devices locked for minutes, such as the deletion of devices
+   * with very many alarms: signs of other devices, of all tenants, wait for it only once.
+   */
+  private async writeFree(given: readonly GivenSigns[]): Promise<Outcome> {
+    const write = (isCareful: boolean): Promise<Outcome> =>
+      this.database.system(async (tx) => {
+        await tx.query(`SET LOCAL lock_timeout = ${lockMilliseconds}`);
+        // Otherwise each sweep does.
+        if (!(Math.abs(this.sinceStart() - this.comparedAt) < clockStepMilliseconds)) await this.compareClocks(tx);
+        const places = isCareful ? await lockedPlaces(tx, this.columnsOf(given)) : [];
+        const locked = new Set(places.map((place) => given[place]!));
+        const free = isCareful ? given.filter((one) => !locked.has(one)) : given;
+        return { online: await this.writeSigns(tx, free), locked };
+      });
+    if (this.clock.now() < this.carefulUntil) return write(true);
+    try {
+      return await write(false);
+    } catch (error) {
+      if (!(error instanceof Error) || !isLockTimeout(error.cause)) throw error;
+      this.carefulUntil = this.clock.now() + carefulMilliseconds;
+      return write(true);
     }
   }
 

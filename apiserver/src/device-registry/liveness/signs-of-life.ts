@@ -17,6 +17,20 @@ const given = `SELECT tenant_id, device_id, to_timestamp(seen) AS seen, to_times
   FROM unnest($1::text[], $2::uuid[], $3::float8[], $4::float8[], $5::float8[], $6::float8[])
     WITH ORDINALITY AS g (tenant_id, device_id, seen, alive, ends, closed, place)`;
 
+/** Locks the rows of devices that no other transaction has locked, and returns the places of the other devices from 0. */
+export async function lockedPlaces(tx: Transaction, columns: readonly unknown[][]): Promise<number[]> {
+  const { rows } = await tx.query<{ place: number }>(
+    `WITH given AS (${given}), free AS (
+       SELECT g.place FROM devices d JOIN given g USING (tenant_id, device_id)
+       WHERE d.deleted_at IS NULL ORDER BY d.tenant_id, d.device_id FOR NO KEY UPDATE OF d SKIP LOCKED
+     )
+     SELECT g.place::int4 FROM given g JOIN devices d USING (tenant_id, device_id)
+     WHERE d.deleted_at IS NULL AND g.place NOT IN (SELECT place FROM free)`,
+    [...columns],
+  );
+  return rows.map(({ place }) => place - 1);
+}
+
 const times = `last_seen = greatest(d.last_seen, g.seen),
   alive_at = greatest(d.alive_at, g.alive),
   offline_at = CASE WHEN d.alive_at IS NULL OR greatest(g.alive, g.closed) >= d.alive_at THEN g.ends ELSE d.offline_at END`;
