@@ -58,7 +58,7 @@ describe('auth and devices over REST', () => {
     const platform = testPlatform(database, clock, settings);
     const broker = new Broker(natsUrl, platform.logger);
     const registry = new ServiceRegistry();
-    const auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
+    const auth = createAuth(platform, clusterAway, unknownGroups, async () => []);
     const noProfiles = {
       ...{ get: async () => undefined, getWithin: async () => undefined },
       ...{ shown: async () => new Map<string, never>(), hold: async () => new Set<string>() },

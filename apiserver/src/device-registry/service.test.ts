@@ -61,7 +61,7 @@ describe('device registry service', () => {
     await insertTenant(test.database, 'other');
     await insertProfile(pumps.profileId);
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
+    auth = createAuth(platform, clusterAway, unknownGroups, async () => []);
     devices = createDeviceRegistry(
       platform,
       createProfileReader(test.database),

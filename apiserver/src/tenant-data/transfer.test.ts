@@ -116,12 +116,9 @@ describe('an exported tenant', function () {
   const { method } = AuthService;
   const serve = (at: TestDatabase) => {
     const registry = new ServiceRegistry();
-    createAuth(
-      testPlatform(at.database, new MovableClock()),
-      clusterAway,
-      unknownGroups,
-      async () => undefined,
-    ).register(registry);
+    createAuth(testPlatform(at.database, new MovableClock()), clusterAway, unknownGroups, async () => []).register(
+      registry,
+    );
     return <M extends (typeof method)[keyof typeof method]>(of: M, request: MessageInitShape<M['input']>) =>
       registry.unary(of, create(of.input, request) as MessageShape<M['input']>, internalContext(publicCaller));
   };

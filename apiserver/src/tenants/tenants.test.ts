@@ -44,7 +44,7 @@ describe('tenants', () => {
     test = await createTestDatabase();
     clock = new MovableClock();
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
+    auth = createAuth(platform, clusterAway, unknownGroups, async () => []);
     applier = new TenantApplier(platform);
     auth.register(registry);
     createTenants(

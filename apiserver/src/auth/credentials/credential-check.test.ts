@@ -172,12 +172,7 @@ describe('validate', () => {
   it('rejects keys with a wrong checksum without a query', async () => {
     const { key } = mintKey();
     const broken = key.slice(0, -1) + (key.endsWith('0') ? '1' : '0');
-    const away = createAuth(
-      testPlatform(await closedDatabase(), at.clock),
-      clusterAway,
-      unknownGroups,
-      async () => undefined,
-    );
+    const away = createAuth(testPlatform(await closedDatabase(), at.clock), clusterAway, unknownGroups, async () => []);
     expect(await codeOf(away.authenticate(broken, '127.0.0.1'))).to.equal('UNAUTHENTICATED');
     expect(await codeOf(away.authenticate(key, '127.0.0.1'))).to.equal('UNAVAILABLE');
   });

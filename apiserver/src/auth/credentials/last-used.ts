@@ -17,10 +17,16 @@ export interface DeviceKeyUse {
   readonly deviceId: string;
 }
 
-/** Called in the transaction that records first uses of device keys, before it locks the keys. */
-export type OnDeviceKeyUses = (tx: Transaction, uses: readonly DeviceKeyUse[]) => Promise<void>;
+/**
+ * Called in the transaction that records first uses of device keys, before it locks the keys. Returns the devices whose rows another
+ * transaction has locked: the uses of their keys are not recorded.
+ */
+export type OnDeviceKeyUses = (tx: Transaction, uses: readonly DeviceKeyUse[]) => Promise<readonly DeviceKeyUse[]>;
 
-/** Collects uses of credentials. A crash loses at most two seconds of them. */
+/**
+ * Collects uses of credentials. A crash loses at most two seconds of them. Those of credentials whose rows are locked, such as the keys
+ * of devices that are being deleted, are left out: they are noted again with the next use, and those of all tenants are written together.
+ */
 export class LastUsed {
   private readonly database: Database;
   private readonly onDeviceKeyUses: OnDeviceKeyUses;
@@ -68,11 +74,16 @@ export class LastUsed {
       if (table === 'api_keys') this.deviceKeys = new Map();
       try {
         await this.database.system(async (tx) => {
-          if (table === 'api_keys' && deviceKeys.size > 0) await this.onDeviceKeyUses(tx, [...deviceKeys.values()]);
+          const isOfKeys = table === 'api_keys' && deviceKeys.size > 0;
+          const locked = new Set(isOfKeys ? await this.onDeviceKeyUses(tx, [...deviceKeys.values()]) : []);
+          const free = uses.filter(([id]) => !locked.has(deviceKeys.get(id)!));
           await tx.query(
-            `UPDATE ${table} SET last_used_at = greatest(last_used_at, used.at)
-             FROM unnest($1::uuid[], $2::timestamptz[]) AS used (id, at) WHERE ${idColumn[table]} = used.id`,
-            [uses.map(([id]) => id), uses.map(([, at]) => new Date(at))],
+            `WITH used AS (
+               SELECT id, at FROM unnest($1::uuid[], $2::timestamptz[]) AS given (id, at)
+               JOIN ${table} ON ${idColumn[table]} = id FOR NO KEY UPDATE OF ${table} SKIP LOCKED)
+             UPDATE ${table} SET last_used_at = greatest(last_used_at, used.at)
+             FROM used WHERE ${idColumn[table]} = used.id`,
+            [free.map(([id]) => id), free.map(([, at]) => new Date(at))],
           );
         });
       } catch (error) {

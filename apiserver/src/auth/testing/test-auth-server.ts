@@ -58,7 +58,7 @@ export class TestAuthServer {
     });
     const registry = new ServiceRegistry();
     const broker = new Broker(natsUrl, platform.logger);
-    const auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
+    const auth = createAuth(platform, clusterAway, unknownGroups, async () => []);
     auth.register(registry);
     createTenants(platform, clusterWithoutTenants, async () => ({})).register(registry);
     await auth.start?.();

@@ -63,7 +63,7 @@ export class TestAuth {
       KELLET_DASHBOARD_ORIGIN: dashboardOrigin,
     };
     const platform = testPlatform(database, this.clock, settings);
-    this.auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
+    this.auth = createAuth(platform, clusterAway, unknownGroups, async () => []);
     this.register = (registry) => {
       this.auth.register(registry);
       createTenants(platform, clusterWithoutTenants, async () => ({})).register(registry);

@@ -349,20 +349,28 @@ export async function setGateway(
 }
 
 /**
- * Takes devices from their gateways, because they connect by themselves. Works in a system transaction, and locks the rows in
- * order of their ids.
+ * Takes devices from their gateways, because they connect by themselves. Works in a system transaction. Returns those whose rows
+ * another transaction has locked, which it does not wait for: devices of all tenants are given together.
  */
-export async function leaveGateways(
+export async function leaveGateways<Device extends { readonly tenantId: string; readonly deviceId: string }>(
   tx: Transaction,
-  devices: readonly { readonly tenantId: string; readonly deviceId: string }[],
-): Promise<void> {
-  const { rows } = await tx.query<{ tenant_id: string; device_id: string }>(
-    `SELECT tenant_id, device_id FROM devices
-     WHERE (tenant_id, device_id) IN (SELECT * FROM unnest($1::text[], $2::uuid[])) AND gateway_device_id IS NOT NULL
-     ORDER BY device_id FOR NO KEY UPDATE`,
+  devices: readonly Device[],
+): Promise<Device[]> {
+  const { rows } = await tx.query<{ place: number; is_free: boolean }>(
+    `WITH children AS (
+       SELECT d.tenant_id, d.device_id, place FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS g (tenant_id, device_id, place)
+       JOIN devices d USING (tenant_id, device_id) WHERE d.gateway_device_id IS NOT NULL
+     ), free AS (
+       SELECT c.place FROM devices d JOIN children c USING (tenant_id, device_id)
+       WHERE d.gateway_device_id IS NOT NULL ORDER BY d.device_id FOR NO KEY UPDATE OF d SKIP LOCKED
+     )
+     SELECT place::int4, place IN (SELECT place FROM free) AS is_free FROM children`,
     [devices.map(({ tenantId }) => tenantId), devices.map(({ deviceId }) => deviceId)],
   );
-  await Promise.all(rows.map((row) => setGateway(tx, row.tenant_id, row.device_id, null)));
+  const { free = [], locked = [] } = Object.groupBy(rows, (row) => (row.is_free ? 'free' : 'locked'));
+  const given = ({ place }: { place: number }): Device => devices[place - 1]!;
+  await Promise.all(free.map(given).map(({ tenantId, deviceId }) => setGateway(tx, tenantId, deviceId, null)));
+  return locked.map(given);
 }
 
 /** Reports whether a sign of life of the device, of any kind, is recent enough for it not to be offline. */
