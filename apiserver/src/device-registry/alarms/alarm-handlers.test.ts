@@ -1,4 +1,9 @@
-import { Alarm_Severity, Alarm_Status, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import {
+  Alarm_Severity,
+  Alarm_Status,
+  ChangeDevicesRequest_Action as Action,
+  DeviceRegistryService,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { newId } from '../../platform/ids.ts';
 import { refusalOf, TestRules } from '../../rules-engine/testing/test-rules.ts';
@@ -73,6 +78,42 @@ describe('alarms', () => {
     await services.devices(method.deleteAlarm, { alarmId });
     expect(await refusalOf(services.devices(method.getAlarm, { alarmId }))).to.match(/^NOT_FOUND/);
     expect(await eventsOf(alarmId)).to.deep.equal(['raised', 'cleared']);
+  });
+
+  describe('are cleared before a device that has very many is locked to be deleted', () => {
+    for (const [how, remove] of [
+      ['by its id', () => services.devices(method.deleteDevice, { deviceId })],
+      [
+        'in bulk',
+        () =>
+          services.devices(method.changeDevices, {
+            filter: { tag: ['many=alarms'] },
+            action: Action.delete,
+            expected: 1,
+          }),
+      ],
+    ] as const) {
+      it(how, async () => {
+        const { database } = services.test;
+        deviceId = await services.makeDevice({ tags: { many: 'alarms' } });
+        await database.system((tx) =>
+          tx.query(
+            `INSERT INTO alarms (tenant_id, alarm_id, device_id, type, severity, status, count, first_at, last_at)
+           SELECT 'acme', gen_random_uuid(), $1, 't' || n, 'minor', 'active', 1, now(), now() FROM generate_series(1, 2500) AS n`,
+            [deviceId],
+          ),
+        );
+        await remove();
+        const { rows } = await database.system((tx) =>
+          tx.query<{ status: string; alarms: number; together: number }>(
+            `SELECT a.status, count(*)::int4 AS alarms, (count(*) FILTER (WHERE a.xmin = d.xmin))::int4 AS together
+           FROM alarms a JOIN devices d USING (tenant_id, device_id) WHERE device_id = $1 GROUP BY a.status`,
+            [deviceId],
+          ),
+        );
+        expect(rows).to.deep.equal([{ status: 'cleared', alarms: 2500, together: 0 }]);
+      });
+    }
   });
 
   it('are listed by device, rule, severity and status, newest first, in pages', async () => {

@@ -6,12 +6,14 @@ import type { Clock } from '../../platform/clock.ts';
 import { holdLock, ruleEvaluationLock } from '../../platform/database/advisory-locks.ts';
 import { columns } from '../../platform/database/columns.ts';
 import { readCursor } from '../../platform/database/cursor.ts';
-import type { Transaction } from '../../platform/database/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
+import { nilId } from '../../platform/ids.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
 import { inDeviceGroups, isLimited, type Visibility, visibleDevices } from '../../platform/visibility.ts';
 
@@ -353,6 +355,40 @@ export async function countAgain(
   return rows[0];
 }
 
+/** Open alarms of devices that a transaction may clear which deletes the devices: others wait for their rows. */
+const clearedWithDevices = 1000;
+
+/**
+ * Clears the open alarms of devices that are about to be deleted, some at a time, if these are many: the deletion would take minutes, in
+ * which it keeps the rows of the devices locked. What is raised meanwhile is left to it.
+ */
+export async function clearManyAlarmsOf(
+  database: Pick<Database, 'read' | 'tenant'>,
+  tenantId: string,
+  deviceIds: readonly string[],
+  clock: Clock,
+): Promise<void> {
+  const open = `SELECT alarm_id FROM alarms WHERE tenant_id = $1 AND status <> 'cleared'`;
+  const { rowCount } = await database.read(tenantId, (tx) =>
+    tx.query(`${open} AND device_id = ANY($2::uuid[]) LIMIT $3`, [tenantId, deviceIds, clearedWithDevices + 1]),
+  );
+  if ((rowCount ?? 0) <= clearedWithDevices) return;
+  const transaction = retriedTransactions(database);
+  for (const deviceId of deviceIds) {
+    for (let after: string | undefined = nilId; after !== undefined;) {
+      after = await transaction(tenantId, async (tx) => {
+        await holdLock(tx, ruleEvaluationLock(tenantId));
+        const { rows } = await tx.query<{ alarm_id: string }>(
+          `${open} AND device_id = $2 AND alarm_id > $3 ORDER BY alarm_id LIMIT $4`,
+          [tenantId, deviceId, after, clearedWithDevices],
+        );
+        for (const some of pagesOf(rows, alarmsAtOnce)) await clearAlarms(tx, tenantId, some, clock);
+        return rows.at(-1)?.alarm_id;
+      });
+    }
+  }
+}
+
 /**
  * Clears the open alarms of devices that the transaction has locked and deletes. Waits for a running evaluation of rules,
  * which may be raising alarms of the devices.
@@ -371,13 +407,22 @@ export async function clearAlarmsOf(
   };
   // A device may have many, each with large details.
   for await (const some of readCursor<{ alarm_id: string }>(tx, open, alarmsAtOnce)) {
-    const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-      `UPDATE alarms SET status = 'cleared', cleared_at = $3
-       WHERE tenant_id = $1 AND alarm_id = ANY($2::uuid[]) AND status <> 'cleared' RETURNING ${alarmColumns}`,
-      [tenantId, some.map(({ alarm_id: alarmId }) => alarmId), new Date(clock.now())],
-    );
-    await announceAlarms(tx, tenantId, 'cleared', rows, clock);
+    await clearAlarms(tx, tenantId, some, clock);
   }
+}
+
+async function clearAlarms(
+  tx: Transaction,
+  tenantId: string,
+  alarms: readonly { readonly alarm_id: string }[],
+  clock: Clock,
+): Promise<void> {
+  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+    `UPDATE alarms SET status = 'cleared', cleared_at = $3
+     WHERE tenant_id = $1 AND alarm_id = ANY($2::uuid[]) AND status <> 'cleared' RETURNING ${alarmColumns}`,
+    [tenantId, alarms.map(({ alarm_id: alarmId }) => alarmId), new Date(clock.now())],
+  );
+  await announceAlarms(tx, tenantId, 'cleared', rows, clock);
 }
 
 /**

@@ -1,13 +1,20 @@
-// Deletes devices with all that goes with them, in the caller's transaction.
+// Deletes devices with all that goes with them.
 import { revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { clearAlarmsOf } from '../alarms/alarm-store.ts';
+import { clearAlarmsOf, clearManyAlarmsOf } from '../alarms/alarm-store.ts';
 import { deleteViewsOf } from '../entities/views.ts';
 import { fleetFacts, lockFamily, markDeleted, notifyDeviceChanged } from './devices.ts';
 import { leaveGroups } from './group-members.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
-/** Deletes those of the devices that exist, and returns how many. */
+/** Does what would take the transaction long that deletes the devices, and keeps them locked. */
+export const prepareDeletion = (
+  tenantId: string,
+  deviceIds: readonly string[],
+  { database, clock }: Pick<RegistryParts, 'database' | 'clock'>,
+): Promise<void> => clearManyAlarmsOf(database, tenantId, deviceIds, clock);
+
+/** Deletes those of the devices that exist, and returns how many, in the caller's transaction. */
 export async function deleteDevices(
   tx: Transaction,
   tenantId: string,

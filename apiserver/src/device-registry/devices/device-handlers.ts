@@ -15,7 +15,7 @@ import { checkCustomer } from '../entities/customers.ts';
 import { listHistory } from '../history/history-store.ts';
 import { credentialFields } from './credential-handlers.ts';
 import { credentialTypeField, wantedCredentials } from './credential-type.ts';
-import { deleteDevices } from './device-deletion.ts';
+import { deleteDevices, prepareDeletion } from './device-deletion.ts';
 import { deviceMessages } from './device-messages.ts';
 import { filtersOf, selectDevices } from './device-selection.ts';
 import { checkTags } from './device-tags.ts';
@@ -171,6 +171,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
 
     deleteDevice: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
+      await prepareDeletion(tenantId, [deviceId], parts);
       await transaction(tenantId, async (tx) => {
         if ((await deleteDevices(tx, tenantId, [deviceId], parts)) === 0) throw notFound('device');
       });

@@ -16,7 +16,7 @@ import { enumFilter } from '../../platform/requests/enums.ts';
 import { textMapField } from '../../platform/requests/fields.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
-import { deleteDevices } from '../devices/device-deletion.ts';
+import { deleteDevices, prepareDeletion } from '../devices/device-deletion.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
 import { maximumTagBytes, maximumTags, tagBytes } from '../devices/device-tags.ts';
 import { countChildrenInOrder, fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
@@ -85,6 +85,7 @@ export function bulkHandler(
           countChildrenInOrder(tx, tenantId, some, childrenPerTransaction),
         );
         some = firstFamilies(some, children, childrenPerTransaction);
+        await prepareDeletion(tenantId, some, parts);
       }
       start += some.length;
       changed += await transaction(tenantId, async (tx) => {
