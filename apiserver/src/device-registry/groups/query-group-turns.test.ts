@@ -41,6 +41,13 @@ describe('groups with a query of many tenants', function () {
       `UPDATE tenants SET defaults = jsonb_build_object('tags', jsonb_build_object('site', $2::text)) WHERE tenant_id = $1`,
       [...[tenant, site]],
     );
+  const makeRegistry = () => {
+    const platform = testPlatform(test.database, new MovableClock());
+    return createDeviceRegistry(
+      ...([platform, createProfileReader(test.database), new RolloutMembership(platform.clock)] as const),
+      { ofGroup: templatesOfGroup, customerHasUsers },
+    );
+  };
   const walksOf = async (tenant: string): Promise<number> =>
     (await query('SELECT FROM device_group_walks WHERE tenant_id = $1', [tenant])).length;
 
@@ -122,11 +129,7 @@ describe('groups with a query of many tenants', function () {
     await addDevices('victim', 10);
     await setDefaultTag('victim', 'north');
 
-    const platform = testPlatform(test.database, new MovableClock());
-    const registry = createDeviceRegistry(
-      ...([platform, createProfileReader(test.database), new RolloutMembership(platform.clock)] as const),
-      { ofGroup: templatesOfGroup, customerHasUsers },
-    );
+    const registry = makeRegistry();
     await registry.start?.();
     try {
       await eventually(async () => (await walksOf('victim')) === 0 && (await walksOf('acme')) === 0, 30_000);
@@ -150,5 +153,32 @@ describe('groups with a query of many tenants', function () {
       `SELECT count(*)::int4 AS members FROM device_group_members WHERE tenant_id IN ('acme', 'victim')`,
     );
     expect(members!.members).to.equal(5 * 6010);
+  });
+
+  it('do not wait for a long change of a device of another', async () => {
+    await addDevices('acme', 2);
+    await addDevices('victim', 2);
+    const registry = makeRegistry();
+    const locked = Promise.withResolvers<void>();
+    const ended = Promise.withResolvers<void>();
+    const change = test.database.tenant('acme', async (tx) => {
+      await tx.query(`SELECT FROM devices WHERE tenant_id = 'acme' FOR NO KEY UPDATE`);
+      locked.resolve();
+      await ended.promise;
+    });
+    await locked.promise;
+    for (const tenant of ['acme', 'victim']) await setDefaultTag(tenant, 'north');
+    await registry.start?.();
+    try {
+      await eventually(async () => (await walksOf('victim')) === 0, 8000);
+      expect(await walksOf('acme')).to.equal(1);
+      ended.resolve();
+      await change;
+      await eventually(async () => (await walksOf('acme')) === 0, 8000);
+    } finally {
+      ended.resolve();
+      await change;
+      await registry.stop?.();
+    }
   });
 });

@@ -4,6 +4,7 @@ import { fromJson, type JsonObject, toJson } from '@bufbuild/protobuf';
 import { type DeviceFilter, DeviceFilterSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
@@ -30,6 +31,9 @@ import { TenantTurns } from './tenant-turns.ts';
 const devicesPerTransaction = 500;
 
 const pauseMilliseconds = 1000;
+
+/** How long a tenant's turn waits for its devices while others wait for theirs. */
+const lockMilliseconds = 500;
 
 /** How long a change of a query waits until the group's members follow; the rest is done in the background. */
 const patienceMilliseconds = 2000;
@@ -94,20 +98,26 @@ export class QueryGroups {
   }
 
   /** Works for the tenant whose turn it is, or the next if another process does so. Returns whether there was work. */
-  private takeTurn(
+  private async takeTurn(
     turns: TenantTurns,
     waiting: (tx: Transaction) => Promise<string[]>,
     work: (tx: Transaction, tenantId: string) => Promise<boolean>,
   ): Promise<boolean> {
-    return retryConflicts(() =>
-      this.database.system(async (tx) => {
-        for (const tenantId of turns.order(await waiting(tx))) {
-          turns.took(tenantId);
-          if (await work(tx, tenantId)) return true;
-        }
-        return false;
-      }),
-    );
+    const turn = async (tx: Transaction) => {
+      await tx.query(`SET LOCAL lock_timeout = ${lockMilliseconds}`);
+      for (const tenantId of turns.order(await waiting(tx))) {
+        turns.took(tenantId);
+        if (await work(tx, tenantId)) return true;
+      }
+      return false;
+    };
+    try {
+      return await retryConflicts(() => this.database.system(turn));
+    } catch (error) {
+      // A long change of the tenant holds one of the devices. It is the next tenant's turn.
+      if (error instanceof Error && isLockTimeout(error.cause)) return false;
+      throw error;
+    }
   }
 
   /** Takes a step of a walk of a tenant: that of a group, or any. Returns whether there was one. */
