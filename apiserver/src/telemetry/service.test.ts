@@ -359,6 +359,15 @@ describe('TelemetryService', () => {
     ]);
   });
 
+  it('takes no keys of history that no value can have', async () => {
+    for (const key of ['k'.repeat(129), 'k\0', '\ud800']) {
+      expect(await outcomeOf(history({ keys: ['a', key] })), JSON.stringify(key.slice(0, 3))).to.equal(
+        'INVALID_ARGUMENT',
+      );
+    }
+    expect((await history({ keys: ['k'.repeat(128), ''] })).points).to.deep.equal([]);
+  });
+
   it('aggregates in buckets aligned to the epoch, each point once', async () => {
     const values = [1, 2, 3, 10, 20];
     const points = values.map((n, index) => ({ ...point(index * 20 + 30, n), stringValues: { s: `v${n}` } }));

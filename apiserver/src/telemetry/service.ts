@@ -48,7 +48,7 @@ import { PublishedTenants } from './live/published-tenants.ts';
 import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './points/devices.ts';
 import type { PointValues } from './points/payload.ts';
 import { formatNanoseconds } from './points/timestamp.ts';
-import type { AcceptedPoint } from './points/validate.ts';
+import { type AcceptedPoint, nameProblem } from './points/validate.ts';
 import type { Aggregation } from './read/buckets.ts';
 import { keyFilter, type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
 import type { HistoryRange } from './read/hot-points.ts';
@@ -626,7 +626,11 @@ function historyArguments(request: GetHistoryRequest) {
   const order = enumFilter('order', GetHistoryRequest_OrderSchema, request.order);
   if (asked && request.intervalSeconds === 0) throw invalidArgument('aggregation needs interval_seconds');
   if (request.keys.length > 256) throw invalidArgument('keys: at most 256');
-  if (request.keys.some((key) => key.includes('\0'))) throw invalidArgument('keys: NUL is not allowed');
+  for (const key of request.keys) {
+    // An empty one matches nothing.
+    const problem = key === '' ? undefined : nameProblem(key);
+    if (problem !== undefined) throw invalidArgument(`keys: ${problem}`);
+  }
   // Buckets hold averages unless an aggregation is given.
   const aggregation = request.intervalSeconds > 0 ? (asked ?? 'avg') : undefined;
   return { start, end, aggregation, descending: order === 'desc' };
