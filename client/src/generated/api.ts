@@ -6536,7 +6536,7 @@ export interface components {
             canary_percent?: number;
         };
         RetryRolloutRequest: {
-            /** @description Devices that failed or timed out. */
+            /** @description Devices that failed or timed out, at most 1000. */
             device_ids: string[];
         };
         RevokeAllSessionsRequest: {
@@ -7076,7 +7076,7 @@ export interface components {
             package_id: string;
         };
         SkipRolloutRequest: {
-            /** @description Devices that have not finished. */
+            /** @description Devices that have not finished, at most 1000. */
             device_ids: string[];
         };
         /** @description An OpenID Connect provider at which users of the tenant can sign in. */

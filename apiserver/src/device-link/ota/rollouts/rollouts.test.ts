@@ -377,6 +377,23 @@ describe('rollouts on a database', () => {
     expect(await stage()).to.deep.equal({ scheduled: 10, failed: 0, acknowledged: 0 });
   });
 
+  it('retries and skips at most 1,000 devices that are named', async () => {
+    const { id } = await start({ canaryPercent: 100 });
+    for (const change of [rollouts.retry, rollouts.skip]) {
+      for (const [count, message] of [
+        [1000, /^device_ids: ".*" not found$/],
+        [1001, /^device_ids must have at most 1000 entries$/],
+      ] as const) {
+        const refused = change(
+          context,
+          id,
+          Array.from({ length: count }, () => newId()),
+        );
+        expect(await refused.catch((error: Error) => error.message)).to.match(message);
+      }
+    }
+  });
+
   it('begins no new stage with a step that a raise has passed', async () => {
     const { id } = await start({ canaryPercent: 20, failureThresholdPercent: 100, steps: [{ percent: 50 }] });
     await rollouts.raise(context, id, 80);

@@ -80,6 +80,9 @@ type Rollout = MessageInitShape<typeof RolloutSchema>;
 /** Maximum devices that a plan names per step, and as excluded. */
 const plannedDevices = 100;
 
+/** Maximum devices that a call names: the rollout, and what is done with it, waits for them. */
+const maximumNamed = 1000;
+
 /** How long a plan waits for its turn. */
 const planMilliseconds = 5000;
 
@@ -377,6 +380,7 @@ export class Rollouts {
     deviceIds: readonly string[],
     states: readonly DeviceState[],
   ) {
+    if (deviceIds.length > maximumNamed) throw invalidArgument(`device_ids must have at most ${maximumNamed} entries`);
     const unknown = deviceIds.find((id) => !isId(id));
     if (unknown !== undefined) throw unknownDevice(unknown);
     const named = [...new Set(deviceIds)];

@@ -1577,7 +1577,7 @@ export type RetryRolloutRequest = Message<"kellet.v1.RetryRolloutRequest"> & {
   rolloutId: string;
 
   /**
-   * Devices that failed or timed out.
+   * Devices that failed or timed out, at most 1000.
    *
    * @generated from field: repeated string device_ids = 2;
    */
@@ -1601,7 +1601,7 @@ export type SkipRolloutRequest = Message<"kellet.v1.SkipRolloutRequest"> & {
   rolloutId: string;
 
   /**
-   * Devices that have not finished.
+   * Devices that have not finished, at most 1000.
    *
    * @generated from field: repeated string device_ids = 2;
    */

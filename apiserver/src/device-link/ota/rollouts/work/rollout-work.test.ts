@@ -86,6 +86,32 @@ describe('the work of rollouts', function () {
     expect((await scheduled())[0]).to.equal(4);
   });
 
+  it('does not wait for long changes of some of them', async () => {
+    const [first, ...held] = profiles.slice(10, 16);
+    await Promise.all([...held, first!].map(({ profileId }) => fixture.make(profileId, 1)));
+    const locked = Promise.withResolvers<void>();
+    const ended = Promise.withResolvers<void>();
+    const change = fixture.test.database.tenant('acme', async (tx) => {
+      await tx.query('SELECT FROM ota_rollouts WHERE rollout_id = ANY($1::uuid[]) FOR UPDATE', [
+        held.map(({ rolloutId }) => rolloutId),
+      ]);
+      locked.resolve();
+      await ended.promise;
+    });
+    await locked.promise;
+    try {
+      const begun = performance.now();
+      await create().finish();
+      expect(performance.now() - begun).to.be.lessThan(5000);
+      expect((await scheduled()).slice(10, 16)).to.deep.equal([4, 3, 3, 3, 3, 3]);
+    } finally {
+      ended.resolve();
+      await change;
+    }
+    await create().finish();
+    expect((await scheduled()).slice(10, 16)).to.deep.equal([4, 4, 4, 4, 4, 4]);
+  });
+
   it('continues with the others when one fails', async () => {
     const name = newId();
     const profileId = await fixture.profile(name);

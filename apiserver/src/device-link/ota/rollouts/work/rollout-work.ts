@@ -6,6 +6,7 @@ import { Loop } from '../../../../platform/background/loop.ts';
 import type { Clock } from '../../../../platform/clock.ts';
 import { rolloutWorkChannel } from '../../../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../../../platform/database/database.ts';
+import { isLockTimeout } from '../../../../platform/database/database-errors.ts';
 import { retriedTransactions } from '../../../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../../../platform/observability/logger.ts';
 import type { TransactionalProfileReader } from '../../../../policies/profile-reader.ts';
@@ -34,6 +35,9 @@ const rolloutsPerLook = 1000;
 
 /** Maximum rollouts that a process works on at a time: half of the connections that requests share with them. */
 const rolloutsAtOnce = 4;
+
+/** How long the work of a rollout waits for a lock while other rollouts wait for it. */
+const lockMilliseconds = 500;
 
 /** Maximum rows of a cohort that one transaction deletes. */
 const rowsPerTransaction = 2000;
@@ -88,7 +92,15 @@ export class RolloutWork {
   /** Does the next page of a rollout's work. Reports whether anything was done. */
   private async work(key: Key): Promise<boolean> {
     const { database } = this.parts;
-    const done = await retriedTransactions(database)(key.tenantId, (tx) => this.next(tx, key));
+    const page = async (tx: Transaction) => {
+      await tx.query(`SET LOCAL lock_timeout = ${lockMilliseconds}`);
+      return this.next(tx, key);
+    };
+    const done = await retriedTransactions(database)(key.tenantId, page).catch((error: unknown) => {
+      // A long change of the tenant holds the rollout or its devices.
+      if (error instanceof Error && isLockTimeout(error.cause)) return 'nothing' as const;
+      throw error;
+    });
     if (done === 'drop_cohort') await database.tenant(key.tenantId, (tx) => this.drop(tx, key));
     return done !== 'nothing';
   }
