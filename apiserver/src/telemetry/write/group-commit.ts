@@ -4,14 +4,13 @@ import { type Clock, sleep } from '../../platform/clock.ts';
 import { Tally } from '../../platform/concurrency/tally.ts';
 import { batchChannel, rulePointsChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { unavailable } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import { batchSecondsFor, type BatchSettings } from '../../policies/batch-seconds.ts';
 import type { HashText } from '../points/leaf-hashes.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import { Append, type Appended, costOf, ownerOf, ownPoints, type Part } from './append.ts';
+import { Append, type Appended, costOf, NotTaken, ownerOf, ownPoints, type Part } from './append.ts';
 import { chainKey, genesisHead, OpenBatches, type Placement } from './batches.ts';
 import { encodeFlush } from './flush.ts';
 import { failureCause, failureCauses, type FlushFailure, flushFailure } from './flush-failure.ts';
@@ -150,10 +149,11 @@ export class TelemetryWriter {
 
   /**
    * Resolves once the points are durable. Rejects with UNAVAILABLE if they could not be stored in time (they may still
-   * be), and with ALREADY_EXISTS if another process has just stored a response under the same Idempotency-Key.
+   * be, unless it is a {@link NotTaken}), and with ALREADY_EXISTS if another process has just stored a response under the same
+   * Idempotency-Key.
    */
   async append(points: readonly AcceptedPoint[], idempotency?: IdempotencyRow): Promise<Appended> {
-    if (this.stopping) throw unavailable('the server is shutting down');
+    if (this.stopping) throw new NotTaken('the server is shutting down');
     const owner = ownerOf(points, idempotency);
     const cost = costOf(points);
     // A response to be kept waits as a point does.
@@ -162,7 +162,7 @@ export class TelemetryWriter {
     const most = this.options.maxWaitingBytes;
     const ofOwner = this.waitingOf.of(owner) + bytes;
     if (this.waitingBytes + bytes > most || (owner !== ownPoints && ofOwner > most / 2)) {
-      throw unavailable('too many points are waiting to be stored');
+      throw new NotTaken('too many points are waiting to be stored');
     }
     const append = new Append(this.clock.now() + this.options.holdMilliseconds);
     this.countWaiting(owner, bytes);
