@@ -78,7 +78,7 @@ export function bulkHandler(
     }
     let changed = 0;
     for (let start = 0; start < ids.length;) {
-      if (signal.aborted) throw new KelletError('CANCELLED', `${changed} devices are changed`);
+      if (signal.aborted) throw interrupted(changed);
       let some = ids.slice(start, start + devicesPerTransaction);
       if (change.action === 'delete') {
         const children = await database.read(tenantId, (tx) =>
@@ -87,13 +87,16 @@ export function bulkHandler(
         some = firstFamilies(some, children, childrenPerTransaction);
       }
       start += some.length;
-      changed += await transaction(tenantId, async (tx) => {
+      const changing = transaction(tenantId, async (tx) => {
         await holdReferences(parts, tx, tenantId, change);
         // A device that no longer matches was changed by someone else meanwhile.
         const rows = await lockMatching(tx, tenantId, some, await selection.where(tx, 3));
         const count = rows.length === 0 ? 0 : await apply(parts, tx, tenantId, rows, change);
         await parts.queryGroups.follow(tx, tenantId, some);
         return count;
+      });
+      changed += await changing.catch((error: unknown) => {
+        throw changed > 0 && error instanceof KelletError ? interrupted(changed, error) : error;
       });
     }
     return { matched: ids.length, changed };
@@ -106,6 +109,13 @@ export function bulkHandler(
     },
   };
 }
+
+/**
+ * Returns the error of a change that ends although devices are changed. Its code says so, also to the audit log, which records it in any
+ * case: an error of another code means that nothing was changed.
+ */
+const interrupted = (changed: number, cause?: KelletError): KelletError =>
+  new KelletError('CANCELLED', `${changed} devices are changed${cause ? `; then ${cause.message}` : ''}`, { cause });
 
 /** Reads action and value of a request. Throws INVALID_ARGUMENT. */
 function bulkChangeOf({ action: given, value: message }: ChangeDevicesRequest): BulkChange {

@@ -289,6 +289,28 @@ describe('fleets', function () {
       expect((await get(id)).tags).to.deep.equal({ turn: '1', a: 'a', b: 'b', c: 'c', d: 'd' });
     });
 
+    it('say that some are changed if a later one cannot be, with a code that the audit log records in any case', async () => {
+      const ids = await test.database.tenant('acme', async (tx) => {
+        const { rows } = await tx.query<{ device_id: string }>(
+          `INSERT INTO devices (tenant_id, device_id, name, hardware_id, tags)
+           SELECT 'acme', gen_random_uuid(), 'p', 'partial-' || n, '{"partial":"1"}' FROM generate_series(1, 600) n
+           RETURNING device_id`,
+        );
+        return rows.map(({ device_id }) => device_id).sort();
+      });
+      const full = Object.fromEntries(Array.from({ length: 63 }, (_, n) => [`t${n}`, 'x']));
+      const fill = (deviceId: string) =>
+        call(method.updateDevice, { deviceId, tags: { ...full, partial: '1' }, updateMask: { paths: ['tags'] } });
+      await fill(ids.at(-1)!);
+      const failed = await refusal(change('partial=1', Action.set_tags, { more: 'x' }, 600));
+      expect(failed.code).to.equal('CANCELLED');
+      expect(failed.message).to.match(/^500 devices are changed; then device .* would have more than 64 tags$/);
+      await fill(ids[0]!);
+      const refused = await refusal(change('partial=1', Action.set_tags, { other: 'x' }, 600));
+      expect(refused.code, 'nothing is changed').to.equal('FAILED_PRECONDITION');
+      await change('partial=1', Action.delete, undefined, 600);
+    });
+
     it('are left unchanged if their number is not the expected one', async () => {
       const id = await make({ tags: { exact: '1' } });
       for (const expected of [0, 2]) {
