@@ -26,7 +26,7 @@ import type { RegistryParts } from '../devices/registry-parts.ts';
 import { lockMatching, matchingIds, type MatchingRow, writeProfiles, writeTags } from './bulk-store.ts';
 import { firstFamilies } from './families.ts';
 
-/** Devices of one transaction. */
+/** Devices of one transaction, or fewer if groups with a query follow them. */
 const devicesPerTransaction = 500;
 
 /** Children of gateways that one transaction deletes, if these are several: their rows are locked and changed too. */
@@ -68,9 +68,12 @@ export function bulkHandler(
     const filters = filtersOf(request.filter ?? create(DeviceFilterSchema), wholeTenant);
     const selection = await selectDevices(profiles, tenantId, filters);
     // References are checked before anything is changed, and held by each transaction.
-    const ids = await transaction(tenantId, async (tx) => {
+    const { ids, atOnce } = await transaction(tenantId, async (tx) => {
       await holdReferences(parts, tx, tenantId, change);
-      return matchingIds(tx, tenantId, await selection.where(tx, 3), expected + 1);
+      return {
+        ids: await matchingIds(tx, tenantId, await selection.where(tx, 3), expected + 1),
+        atOnce: Math.min(devicesPerTransaction, await parts.queryGroups.devicesAtOnce(tx, tenantId)),
+      };
     });
     if (ids.length !== expected) {
       const matched = ids.length > expected ? `more than ${expected}` : ids.length;
@@ -79,7 +82,7 @@ export function bulkHandler(
     let changed = 0;
     for (let start = 0; start < ids.length;) {
       if (signal.aborted) throw interrupted(changed);
-      let some = ids.slice(start, start + devicesPerTransaction);
+      let some = ids.slice(start, start + atOnce);
       if (change.action === 'delete') {
         const children = await database.read(tenantId, (tx) =>
           countChildrenInOrder(tx, tenantId, some, childrenPerTransaction),
