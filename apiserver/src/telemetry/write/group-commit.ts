@@ -38,6 +38,8 @@ export interface WriterOptions extends SegmentLimits {
   readonly holdMilliseconds: number;
   /** Limit on the bytes of waiting points in memory, half of it for those of a tenant; requests beyond it fail with UNAVAILABLE at once. */
   readonly maxWaitingBytes: number;
+  /** Heads of chains that are kept, each in some 150 bytes: every device that has been in the mode chain leaves one. */
+  readonly mostHeads: number;
   /** host:port at which other processes read what is in this one's memory; empty: they cannot. */
   readonly address: string;
 }
@@ -49,6 +51,7 @@ export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'>
   segmentMostSeconds: 86_400,
   holdMilliseconds: 5000,
   maxWaitingBytes: 192 * 1024 * 1024,
+  mostHeads: 200_000,
   address: '',
 };
 
@@ -247,12 +250,12 @@ export class TelemetryWriter {
     const session = await WriterSession.open(this.database, this.clock, this.options.address);
     this.writerIds.push(session.writerId);
     this.logger.info({ writerId: session.writerId }, 'telemetry writer started');
-    const { batchPoints: maxLeaves, batchSeconds, batchSettings } = this.options;
+    const { batchPoints: maxLeaves, batchSeconds, batchSettings, mostHeads } = this.options;
     const secondsOf = (tenantId: string) => {
       const settings = batchSettings?.get(tenantId);
       return settings ? batchSecondsFor(batchSeconds, settings) : batchSeconds;
     };
-    const batches = new OpenBatches(newId, { maxLeaves, secondsOf });
+    const batches = new OpenBatches(newId, { maxLeaves, secondsOf, mostHeads });
     return { session, batches, lastNumber: 0n, segment: undefined };
   }
 
@@ -307,6 +310,7 @@ export class TelemetryWriter {
     let ruleFeed: RuleFeedPart;
     try {
       if (points.length > 0) segment ??= await this.openSegment(identity.session.writerId);
+      if (identity.batches.hasManyHeads) await this.forgetHeads(identity.batches);
       await this.loadChains(identity.batches, points);
       ruleFeed = await this.ruleFeed.partOf(points);
     } catch (error) {
@@ -347,6 +351,12 @@ export class TelemetryWriter {
       tx.query<{ segment_id: bigint }>('SELECT telemetry_open_hot_segment($1) AS segment_id', [writerId]),
     );
     return emptySegment(rows[0]!.segment_id, this.clock.now());
+  }
+
+  /** Drops the heads of chains, which are read again when they are needed, unless what is in flight may have moved them. */
+  private async forgetHeads(batches: OpenBatches): Promise<void> {
+    await Promise.all(this.flights.map(({ outcome }) => outcome));
+    if (!this.failed) batches.forgetHeads();
   }
 
   private async loadChains(batches: OpenBatches, points: readonly AcceptedPoint[]): Promise<void> {
