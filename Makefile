@@ -51,7 +51,7 @@ year: install ## fill an installation with a year of data and measure ordinary c
 day: install ## live a day, ten times as fast, with a year of data, and check that nothing is kept for too long (SCALE=0.004, SPEED=10, HOURS=24)
 	@exec node bench/src/year/day.ts
 
-plans: install ## check the plan of each statement of the last unit tests in a populated database (SCALE=0.003)
+plans: install ## check the plan of each statement of the last unit tests in a populated database (SCALE=0.01)
 	@exec node bench/src/year/main.ts
 
 fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or join late (DEVICES=n)

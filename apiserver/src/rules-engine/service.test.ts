@@ -528,6 +528,31 @@ describe('rules', () => {
       expect(new Set(received.map(({ body }) => (JSON.parse(body) as { id: string }).id)).size).to.equal(1);
     });
 
+    it('are dropped when they are due if their rule has been disabled or deleted', async () => {
+      status = 500;
+      const made = [await rules.makeRule({ actions: [webhook()] }), await rules.makeRule({ actions: [webhook()] })];
+      const [disabled, deleted] = made as [(typeof made)[number], (typeof made)[number]];
+      const other = await rules.makeRule({ actions: [webhook()] });
+      await rules.send(device, [hot(0)]);
+      await eventually(async () => {
+        const errors = await Promise.all(
+          [...made, other].map(async ({ ruleId }) => (await rules.getRule(ruleId)).lastError),
+        );
+        return errors.every((error) => error !== '');
+      });
+      expect(received).to.have.length(3);
+      await rules.rules(method.updateRule, {
+        ...{ ruleId: disabled.ruleId, enabled: false },
+        updateMask: { paths: ['enabled'] },
+      });
+      await rules.rules(method.deleteRule, { ruleId: deleted.ruleId });
+      status = 200;
+      await hurry();
+      await eventually(async () => (await rules.query('SELECT FROM rule_actions')).length === 0);
+      expect(received).to.have.length(4);
+      expect((await rules.getRule(other.ruleId)).lastError).to.equal('');
+    });
+
     it('never reach an address that is not allowed', async () => {
       const { ruleId } = await rules.makeRule({ actions: [webhook()] });
       // As if the list of hosts had been shortened since.
@@ -600,7 +625,7 @@ describe('rules', () => {
     });
 
     it('are repeated when their process died with them', async () => {
-      const { ruleId } = await rules.makeRule({ enabled: false });
+      const { ruleId } = await rules.makeRule({ expression: 'false' });
       await rules.query(
         `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event, attempts, next_at)
          VALUES ('acme', gen_random_uuid(), $1, $2, '{"kind":"rpc","method":"again","params":{}}', '{}', 1, now() - interval '1 second')`,

@@ -3,7 +3,7 @@
 //
 //   node bench/src/year/main.ts [--complete]
 //
-// SCALE (default 0.003) is the size of the database, STATEMENTS the folder with the recorded statements. --complete: all unit tests
+// SCALE (default 0.01) is the size of the database, STATEMENTS the folder with the recorded statements. --complete: all unit tests
 // were recorded, so exceptions that no statement needs are errors too.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -22,7 +22,7 @@ if (!existsSync(folder)) {
   process.exit(1);
 }
 const report = (line: string) => console.log(line);
-const sizes = sizesOf(Number(process.env['SCALE'] ?? 0.003));
+const sizes = sizesOf(Number(process.env['SCALE'] ?? 0.01));
 const { folder: stackFolder, databaseUrl, superuserUrl, restart, close } = await startDatabase(report);
 const coldFolder = join(stackFolder, 'cold');
 try {

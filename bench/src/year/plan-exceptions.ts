@@ -77,18 +77,8 @@ export const exceptions: readonly PlanException[] = [
   },
   {
     file: 'tenant-data/row-purge.ts',
-    start: 'SELECT FROM ONLY outbox ',
-    reason: `${purge}; events leave for the broker within a second`,
-  },
-  {
-    file: 'tenant-data/row-purge.ts',
     start: 'SELECT FROM ONLY artifact_remains',
     reason: `${purge}; remains of removed artifacts are deleted within days`,
-  },
-  {
-    file: 'tenant-data/tenant-import.ts',
-    start: 'DELETE FROM ONLY outbox ',
-    reason: 'once for an import that has failed; events leave for the broker within a second',
   },
   {
     file: 'tenant-data/',

@@ -123,6 +123,29 @@ describe('validate', () => {
     expect(reads).to.be.at.most(20);
   });
 
+  it('reads keys while the loops hold all connections that they can', async () => {
+    const { database } = at.test;
+    const key = await database.tenant('acme', (tx) => mintDeviceKey(tx, 'acme', newId()));
+    const held = Promise.withResolvers<void>();
+    const lock = Promise.withResolvers<void>();
+    const holding = database.tenant('acme', async (tx) => {
+      await tx.query('SELECT pg_advisory_xact_lock(4711)');
+      lock.resolve();
+      await held.promise;
+    });
+    await lock.promise;
+    const loops = Array.from({ length: 50 }, () =>
+      database.system((tx) => tx.query('SELECT pg_advisory_xact_lock(4711)')),
+    );
+    try {
+      const late = new Promise<string>((resolve) => setTimeout(resolve, 1000, 'late'));
+      expect(await Promise.race([at.validate(key), late])).to.include({ valid: true });
+    } finally {
+      held.resolve();
+      await Promise.all([holding, ...loops]);
+    }
+  });
+
   it('reads the proofs of such a fleet together too', async () => {
     const { database } = at.test;
     const devices = Array.from({ length: 450 }, () => ({ tenantId: 'acme', deviceId: newId() }));

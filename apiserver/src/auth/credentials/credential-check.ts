@@ -5,6 +5,7 @@ import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
+import { asOwner } from '../../platform/observability/tracing.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { rightsOf } from '../roles/rights.ts';
@@ -22,6 +23,9 @@ import { stepUpUntil } from './step-up.ts';
 const keysPerLook = 200;
 const waitingKeys = 10_000;
 
+/** Whose turn at the database it is to look keys up. No tenant can have this id. */
+const owner = 'look-up of keys';
+
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
 export class CredentialCheck {
   private readonly database: Database;
@@ -37,7 +41,8 @@ export class CredentialCheck {
     keysPerLook,
     (type, hashes) => {
       const now = new Date(this.clock.now());
-      return this.database.systemRead((tx) => keyStates(tx, type as CredentialType, hashes, now));
+      // Nobody is admitted before: the loops, some of which take long, have other connections.
+      return asOwner(owner, () => this.database.systemRead((tx) => keyStates(tx, type as CredentialType, hashes, now)));
     },
     waitingKeys,
   );

@@ -134,8 +134,11 @@ export async function findCommand(
   return rows[0];
 }
 
-/** What tells whether a command has ended, or when it will at the latest. */
-export type CommandState = Pick<CommandRow, 'status' | 'expires_at'>;
+/** What tells whether a command has ended, or when it will at the latest, and how large it is. */
+export interface CommandState extends Pick<CommandRow, 'status' | 'finished_at' | 'expires_at'> {
+  /** Size of what the device was told and has responded. */
+  readonly bytes: number;
+}
 
 /** As {@link findCommand}, without what the device was told and has responded: as objects that takes up to megabytes. */
 export async function findCommandState(
@@ -146,7 +149,8 @@ export async function findCommandState(
 ): Promise<CommandState | undefined> {
   const values: unknown[] = [tenantId, correlationId];
   const { rows } = await tx.query<CommandState & Record<string, unknown>>(
-    `SELECT expires_at, ${expiryColumns} FROM device_commands c WHERE tenant_id = $1 AND correlation_id = $2
+    `SELECT expires_at, ${jsonBytes('params')} + coalesce(${jsonBytes('response')}, 0) AS bytes, ${expiryColumns}
+     FROM device_commands c WHERE tenant_id = $1 AND correlation_id = $2
        ${visibleDevices('c', visibility, values)}`,
     values,
   );

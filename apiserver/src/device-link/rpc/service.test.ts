@@ -14,6 +14,7 @@ import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import type { Platform } from '../../config/module.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
 import { systemClock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
@@ -43,6 +44,7 @@ describe('commands to devices', () => {
   let server: TestGateway;
   let client: Client;
   let delivery: Delivery;
+  let platform: Platform;
   const handlers = new ServiceRegistry();
 
   before(async () => {
@@ -50,7 +52,7 @@ describe('commands to devices', () => {
     const { database } = test;
     await insertTenant(database, tenantId);
     const profiles = createProfileReader(database);
-    const platform = {
+    platform = {
       ...{ database, clock: systemClock, logger: createLogger('silent'), metrics: createMetrics() },
       ...{ config: { commandRetentionDays: 30 }, paging: new Paging(Buffer.alloc(32)) },
     } as Platform;
@@ -165,6 +167,44 @@ describe('commands to devices', () => {
     leaving.abort();
     for (const { params: shown } of await Promise.all(calls))
       expect(shown).to.have.nested.property('list.length', 20_000);
+  });
+
+  it('are read by few calls at a time if they are large', async () => {
+    const deviceId = await device();
+    let running = 0;
+    let most = 0;
+    const counted = Object.assign(Object.create(test.database) as Database, {
+      read: <T>(tenant: string, work: (tx: Transaction) => Promise<T>) =>
+        test.database.read(tenant, async (tx) => {
+          const query = async (...[text, values]: Parameters<Transaction['query']>) => {
+            const isWhole = text.startsWith('SELECT *');
+            if (isWhole) most = Math.max(most, (running += 1));
+            return tx.query(text, values).finally(() => isWhole && (running -= 1));
+          };
+          return work(Object.assign(Object.create(tx) as Transaction, { query }));
+        }),
+    });
+    const registry = new ServiceRegistry();
+    const counting = { ...platform, database: counted, metrics: createMetrics() };
+    createRpc(counting, createProfileReader(counted), { seen: () => undefined }).register(registry);
+    const mostAtOnce = async (items: number): Promise<number> => {
+      const params = { list: Array<Record<string, never>>(items).fill({}) };
+      const command = { tenantId, deviceId, method: 'x', params, persistent: true, expiresInSeconds: 60 };
+      const { correlationId } = await test.database.tenant(tenantId, (tx) => enqueueCommand(tx, command));
+      const request = create(DeviceLinkService.method.getRpc.input, { correlationId });
+      most = 0;
+      const calls = Array.from({ length: 40 }, () =>
+        registry.unary(
+          DeviceLinkService.method.getRpc,
+          request,
+          internalContext({ ...publicCaller, kind: 'user', tenantId }),
+        ),
+      );
+      for (const shown of await Promise.all(calls)) expect(shown.params).to.have.nested.property('list.length', items);
+      return most;
+    };
+    expect(await mostAtOnce(100)).to.be.greaterThan(2);
+    expect(await mostAtOnce(20_000)).to.equal(2);
   });
 
   interface CommandRecord {

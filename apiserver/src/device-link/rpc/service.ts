@@ -13,6 +13,7 @@ import {
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
+import { LargeReads } from '../../platform/concurrency/large-reads.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { listSized } from '../../platform/database/sized-rows.ts';
@@ -49,6 +50,8 @@ const maxIdempotencyKey = 255;
 const largestParams = 65_536;
 /** Commands of a page that waits for no turn: a response takes up to 1 MiB. */
 const smallPage = 1;
+/** A command of no more bytes waits for no turn either. */
+const smallBytes = 65_536;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
 /**
  * Maximum time that a wait for a command's end goes without a query, because the end of a rollout does not announce
@@ -70,6 +73,8 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
   const { database, clock, paging } = platform;
   const feed = new CommandFeed(database);
   const delivery = new Delivery(database, profiles, clock);
+  /** Turns of reads of large commands. */
+  const large = new LargeReads();
   const loops = [commandSweep(platform), missedWakes(database, platform.logger, feed)];
   /** A call of a device is a sign of its life and, if it is a gateway, of the child for which it calls. */
   const noteAlive = (tenantId: string, ...deviceIds: string[]): void => {
@@ -87,16 +92,17 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
         const visible = visibleTo(context, 'rpc:read');
         const { correlationId } = request;
         // Many calls may wait, and none of them keeps what the device was told.
-        if (request.waitSeconds > 0)
-          await feed.until({
-            key: correlationId,
-            milliseconds: request.waitSeconds * 1000,
-            signal: context.signal,
-            look: () => database.read(tenantId, (tx) => getCommandState(tx, visible, correlationId)),
-            found: ({ status }) => finishedStatuses.includes(status),
-            next: ({ expires_at: end }) => Math.min(end.getTime() - clock.now(), maxLookIntervalMilliseconds),
-          });
-        return toRecord(await database.read(tenantId, (tx) => getCommand(tx, visible, correlationId)));
+        const { bytes } = await feed.until({
+          key: correlationId,
+          milliseconds: request.waitSeconds * 1000,
+          signal: context.signal,
+          look: () => database.read(tenantId, (tx) => getCommandState(tx, visible, correlationId)),
+          found: ({ status }) => finishedStatuses.includes(status),
+          next: ({ expires_at: end }) => Math.min(end.getTime() - clock.now(), maxLookIntervalMilliseconds),
+        });
+        return large.run(tenantId, bytes, smallBytes, async () =>
+          toRecord(await database.read(tenantId, (tx) => getCommand(tx, visible, correlationId))),
+        );
       },
 
       listRpcs: (request, context) => list(database, paging, request, context),

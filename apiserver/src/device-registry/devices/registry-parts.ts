@@ -11,6 +11,8 @@ import type { MembershipListener } from './fleet-changes.ts';
 export interface QueryGroupFollower {
   /** Compares devices that the transaction has changed with the queries, so that the groups follow in that transaction. */
   follow(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void>;
+  /** Returns how many devices a transaction may compare with all queries of a tenant. */
+  devicesAtOnce(tx: Transaction, tenantId: string): Promise<number>;
 }
 
 /** The dependencies. */

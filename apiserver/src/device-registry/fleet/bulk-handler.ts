@@ -26,7 +26,7 @@ import type { RegistryParts } from '../devices/registry-parts.ts';
 import { lockMatching, matchingIds, type MatchingRow, writeProfiles, writeTags } from './bulk-store.ts';
 import { firstFamilies } from './families.ts';
 
-/** Devices of one transaction. */
+/** Devices of one transaction, or fewer if groups with a query follow them. */
 const devicesPerTransaction = 500;
 
 /** Children of gateways that one transaction deletes, if these are several: their rows are locked and changed too. */
@@ -68,9 +68,12 @@ export function bulkHandler(
     const filters = filtersOf(request.filter ?? create(DeviceFilterSchema), wholeTenant);
     const selection = await selectDevices(profiles, tenantId, filters);
     // References are checked before anything is changed, and held by each transaction.
-    const ids = await transaction(tenantId, async (tx) => {
+    const { ids, atOnce } = await transaction(tenantId, async (tx) => {
       await holdReferences(parts, tx, tenantId, change);
-      return matchingIds(tx, tenantId, await selection.where(tx, 3), expected + 1);
+      return {
+        ids: await matchingIds(tx, tenantId, await selection.where(tx, 3), expected + 1),
+        atOnce: Math.min(devicesPerTransaction, await parts.queryGroups.devicesAtOnce(tx, tenantId)),
+      };
     });
     if (ids.length !== expected) {
       const matched = ids.length > expected ? `more than ${expected}` : ids.length;
@@ -78,23 +81,27 @@ export function bulkHandler(
     }
     let changed = 0;
     for (let start = 0; start < ids.length;) {
-      if (signal.aborted) throw new KelletError('CANCELLED', `${changed} devices are changed`);
-      let some = ids.slice(start, start + devicesPerTransaction);
+      if (signal.aborted) throw interrupted(changed);
+      let some = ids.slice(start, start + atOnce);
       if (change.action === 'delete') {
         const children = await database.read(tenantId, (tx) =>
           countChildrenInOrder(tx, tenantId, some, childrenPerTransaction),
         );
         some = firstFamilies(some, children, childrenPerTransaction);
-        await prepareDeletion(tenantId, some, parts);
       }
       start += some.length;
-      changed += await transaction(tenantId, async (tx) => {
+      const changeSome = async (tx: Transaction) => {
         await holdReferences(parts, tx, tenantId, change);
         // A device that no longer matches was changed by someone else meanwhile.
         const rows = await lockMatching(tx, tenantId, some, await selection.where(tx, 3));
         const count = rows.length === 0 ? 0 : await apply(parts, tx, tenantId, rows, change);
         await parts.queryGroups.follow(tx, tenantId, some);
         return count;
+      };
+      const ready = change.action === 'delete' ? prepareDeletion(tenantId, some, parts) : Promise.resolve();
+      const changing = ready.then(() => transaction(tenantId, changeSome));
+      changed += await changing.catch((error: unknown) => {
+        throw changed > 0 && error instanceof KelletError ? interrupted(changed, error) : error;
       });
     }
     return { matched: ids.length, changed };
@@ -107,6 +114,13 @@ export function bulkHandler(
     },
   };
 }
+
+/**
+ * Returns the error of a change that ends although devices are changed. Its code says so, also to the audit log, which records it in any
+ * case: an error of another code means that nothing was changed.
+ */
+const interrupted = (changed: number, cause?: KelletError): KelletError =>
+  new KelletError('CANCELLED', `${changed} devices are changed${cause ? `; then ${cause.message}` : ''}`, { cause });
 
 /** Reads action and value of a request. Throws INVALID_ARGUMENT. */
 function bulkChangeOf({ action: given, value: message }: ChangeDevicesRequest): BulkChange {

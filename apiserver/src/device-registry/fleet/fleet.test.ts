@@ -1,4 +1,5 @@
 // Bulk changes, statistics and groups with a query, against a real database.
+import { randomBytes } from 'node:crypto';
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import {
@@ -94,6 +95,18 @@ describe('fleets', function () {
     const found = await call(method.getDeviceStatistics, request);
     const { total, online, offline, firmwareVersions } = found;
     return { total, online, offline, versions: firmwareVersions.map(({ version, count }) => [version, count]) };
+  };
+  const toastBlocks = async (): Promise<number> => {
+    await Promise.all(
+      Array.from({ length: 10 }, () => test.database.system((tx) => tx.query('SELECT pg_stat_force_next_flush()'))),
+    );
+    await Promise.all(Array.from({ length: 10 }, () => test.database.system((tx) => tx.query('SELECT 1'))));
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ blocks: number }>(
+        `SELECT (toast_blks_hit + toast_blks_read)::int4 AS blocks FROM pg_statio_user_tables WHERE relname = 'devices'`,
+      ),
+    );
+    return rows[0]!.blocks;
   };
   const setStatus = (deviceId: string, status: string) =>
     test.database.system((tx) => tx.query(`UPDATE devices SET status = $2 WHERE device_id = $1`, [deviceId, status]));
@@ -289,6 +302,28 @@ describe('fleets', function () {
       expect((await get(id)).tags).to.deep.equal({ turn: '1', a: 'a', b: 'b', c: 'c', d: 'd' });
     });
 
+    it('say that some are changed if a later one cannot be, with a code that the audit log records in any case', async () => {
+      const ids = await test.database.tenant('acme', async (tx) => {
+        const { rows } = await tx.query<{ device_id: string }>(
+          `INSERT INTO devices (tenant_id, device_id, name, hardware_id, tags)
+           SELECT 'acme', gen_random_uuid(), 'p', 'partial-' || n, '{"partial":"1"}' FROM generate_series(1, 600) n
+           RETURNING device_id`,
+        );
+        return rows.map(({ device_id }) => device_id).sort();
+      });
+      const full = Object.fromEntries(Array.from({ length: 63 }, (_, n) => [`t${n}`, 'x']));
+      const fill = (deviceId: string) =>
+        call(method.updateDevice, { deviceId, tags: { ...full, partial: '1' }, updateMask: { paths: ['tags'] } });
+      await fill(ids.at(-1)!);
+      const failed = await refusal(change('partial=1', Action.set_tags, { more: 'x' }, 600));
+      expect(failed.code).to.equal('CANCELLED');
+      expect(failed.message).to.match(/^500 devices are changed; then device .* would have more than 64 tags$/);
+      await fill(ids[0]!);
+      const refused = await refusal(change('partial=1', Action.set_tags, { other: 'x' }, 600));
+      expect(refused.code, 'nothing is changed').to.equal('FAILED_PRECONDITION');
+      await change('partial=1', Action.delete, undefined, 600);
+    });
+
     it('are left unchanged if their number is not the expected one', async () => {
       const id = await make({ tags: { exact: '1' } });
       for (const expected of [0, 2]) {
@@ -469,6 +504,75 @@ describe('fleets', function () {
       }
       expect(await membersOf(groupId)).to.deep.equal([]);
       expect(await membersOf(reached.groupId)).to.deep.equal([deviceId]);
+    });
+
+    it('have their tags unpacked once, however many tags a query has', async () => {
+      const tags = Object.fromEntries(Array.from({ length: 16 }, (_, n) => [`u${n}`, '1']));
+      const large = Object.fromEntries(
+        Array.from({ length: 12 }, (_, n) => [`l${n}`, randomBytes(500).toString('hex')]),
+      );
+      await make({ tags: { ...tags, ...large } });
+      const blocks = async (count: number): Promise<number> => {
+        const tag = Object.keys(tags).map((key) => `${key}=1`);
+        const before = await toastBlocks();
+        expect((await call(method.listDevices, { tag: tag.slice(0, count), pageSize: 1 })).devices).to.have.length(1);
+        return (await toastBlocks()) - before;
+      };
+      // Other work, such as a vacuum, counts too.
+      const least = async (count: number) => Math.min(await blocks(count), await blocks(count), await blocks(count));
+      expect(await least(16)).to.be.lessThan(4 * (await least(1)));
+    });
+
+    it('are compared few at a time with many queries, and all in the end', async () => {
+      const tenantId = 'many-queries';
+      await insertTenant(test.database, tenantId);
+      const tag = ['a=1', 'b=2'];
+      for (let n = 0; n < 100; n += 1)
+        await call(method.createDeviceGroup, { name: `g${n}`, query: { tag } }, tenantId);
+      const ids = await test.database.tenant(tenantId, async (tx) => {
+        const { rows } = await tx.query<{ device_id: string }>(
+          `INSERT INTO devices (tenant_id, device_id, name, hardware_id, tags)
+           SELECT $1, gen_random_uuid(), 'm', 'many-' || n, '{"a":"1"}' FROM generate_series(1, 120) n RETURNING device_id`,
+          [tenantId],
+        );
+        return rows.map(({ device_id }) => device_id);
+      });
+      await test.database.system(async (tx) => {
+        await tx.query('CREATE TABLE compared (transaction xid8 NOT NULL, device_id uuid NOT NULL)');
+        await tx.query(`CREATE FUNCTION note_compared() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+          'BEGIN INSERT INTO compared SELECT pg_current_xact_id(), device_id FROM removed; RETURN NULL; END'`);
+        await tx.query(`CREATE TRIGGER note_compared AFTER DELETE ON device_group_checks REFERENCING OLD TABLE AS removed
+          FOR EACH STATEMENT EXECUTE FUNCTION note_compared()`);
+      });
+      try {
+        const { groupId } = await call(method.createDeviceGroup, { name: 'by hand' }, tenantId);
+        await call(
+          method.changeDevices,
+          { action: Action.set_tags, value: valueOf({ b: '2' })!, expected: 120 },
+          tenantId,
+        );
+        await call(method.addDevicesToGroup, { groupId, deviceIds: ids }, tenantId);
+        // In the background.
+        await test.database.system((tx) =>
+          tx.query(`UPDATE devices SET tags = '{"a":"1","b":"2","c":"3"}' WHERE tenant_id = $1`, [tenantId]),
+        );
+        const rows = async (text: string) => (await test.database.system((tx) => tx.query<{ n: number }>(text))).rows;
+        await eventually(async () => (await rows('SELECT 1 AS n FROM device_group_checks')).length === 0, 20_000);
+        const [most] = await rows(
+          'SELECT count(DISTINCT device_id)::int4 AS n FROM compared GROUP BY transaction ORDER BY 1 DESC LIMIT 1',
+        );
+        expect(most!.n).to.be.within(1, 50);
+        const [members] = await rows(
+          `SELECT count(*)::int4 AS n FROM device_group_members WHERE tenant_id = '${tenantId}'`,
+        );
+        expect(members!.n).to.equal(101 * 120);
+      } finally {
+        await test.database.system(async (tx) => {
+          await tx.query('DROP TRIGGER note_compared ON device_group_checks');
+          await tx.query('DROP FUNCTION note_compared');
+          await tx.query('DROP TABLE compared');
+        });
+      }
     });
 
     it('follow a changed query, and a fleet larger than one step', async () => {

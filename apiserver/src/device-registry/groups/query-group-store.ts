@@ -28,6 +28,15 @@ export const queryGroupLimit = countedLimit(
   'device groups with a query',
 );
 
+/** Returns how many groups of a tenant have a query. */
+export async function countQueryGroups(tx: Transaction, tenantId: string): Promise<number> {
+  const { rows } = await tx.query<{ groups: number }>(
+    'SELECT count(*)::int4 AS groups FROM device_groups WHERE tenant_id = $1 AND query IS NOT NULL',
+    [tenantId],
+  );
+  return rows[0]!.groups;
+}
+
 /** Returns the groups of a tenant that have a query, or one of them. */
 export async function queryGroups(tx: Transaction, tenantId: string, groupId: string | null): Promise<QueryGroup[]> {
   const { rows } = await tx.query<QueryGroup & Record<string, unknown>>(

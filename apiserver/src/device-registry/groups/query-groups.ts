@@ -14,9 +14,11 @@ import { filterConditions, parseTag } from '../devices/device-filters.ts';
 import { filtersOf } from '../devices/device-selection.ts';
 import {
   advanceWalk,
+  countQueryGroups,
   lockForCheck,
   lockWalk,
   nextOfWalk,
+  queryGroupLimit,
   queryGroups,
   setMembers,
   type StoredQuery,
@@ -27,8 +29,12 @@ import {
 } from './query-group-store.ts';
 import { TenantTurns } from './tenant-turns.ts';
 
-/** Devices that one transaction compares. */
+/**
+ * Devices that one transaction compares, and comparisons with a query: each unpacks the tags of a device. The rows of the devices are
+ * locked meanwhile, also against signs of life.
+ */
 const devicesPerTransaction = 500;
+const comparisonsPerTransaction = 5000;
 
 const pauseMilliseconds = 1000;
 
@@ -48,6 +54,10 @@ export const storedQuery = (filter: DeviceFilter): StoredQuery => {
 /** Returns the filters that are stored with a group. */
 export const readQuery = (query: StoredQuery): DeviceFilter =>
   fromJson(DeviceFilterSchema, query as JsonObject, { ignoreUnknownFields: true });
+
+/** Returns how many devices a transaction compares with so many queries. */
+const devicesFor = (queries: number): number =>
+  Math.min(devicesPerTransaction, Math.ceil(comparisonsPerTransaction / Math.max(queries, 1)));
 
 /** Keeps the members of groups with a query. */
 export class QueryGroups {
@@ -71,9 +81,19 @@ export class QueryGroups {
     return this.loop.stop();
   }
 
-  /** Compares devices that the transaction has changed, so that the groups follow in the same transaction. */
+  /** Returns how many devices a transaction may compare with all queries of a tenant. */
+  async devicesAtOnce(tx: Transaction, tenantId: string): Promise<number> {
+    return devicesFor(await countQueryGroups(tx, tenantId));
+  }
+
+  /**
+   * Compares devices that the transaction has changed, so that the groups follow in the same transaction; of very many, with very
+   * many queries, the loop compares the rest.
+   */
   async follow(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
-    const changed = await takeChecksOf(tx, tenantId, deviceIds);
+    const isFew = deviceIds.length <= devicesFor(queryGroupLimit.maximum);
+    const some = isFew ? deviceIds : deviceIds.slice(0, await this.devicesAtOnce(tx, tenantId));
+    const changed = await takeChecksOf(tx, tenantId, some);
     if (changed.length > 0) await this.compare(tx, tenantId, changed, null);
   }
 
@@ -87,7 +107,7 @@ export class QueryGroups {
   /** Compares some devices. Returns whether there may be more. */
   private async advance(): Promise<boolean> {
     const hasChecked = await this.takeTurn(this.turns.checks, tenantsWithChecks, async (tx, tenantId) => {
-      const deviceIds = await takeChecks(tx, tenantId, devicesPerTransaction);
+      const deviceIds = await takeChecks(tx, tenantId, await this.devicesAtOnce(tx, tenantId));
       await this.compare(tx, tenantId, deviceIds, null);
       return deviceIds.length > 0;
     });
@@ -124,9 +144,10 @@ export class QueryGroups {
   private async step(tx: Transaction, tenantId: string, groupId: string | undefined): Promise<boolean> {
     const walk = await lockWalk(tx, tenantId, groupId);
     if (!walk) return false;
-    const deviceIds = await nextOfWalk(tx, walk, devicesPerTransaction);
+    const most = walk.group_id === null ? await this.devicesAtOnce(tx, tenantId) : devicesFor(1);
+    const deviceIds = await nextOfWalk(tx, walk, most);
     await this.compare(tx, tenantId, deviceIds, walk.group_id);
-    const isLast = deviceIds.length < devicesPerTransaction;
+    const isLast = deviceIds.length < most;
     await advanceWalk(tx, walk, isLast ? undefined : deviceIds.at(-1));
     return true;
   }

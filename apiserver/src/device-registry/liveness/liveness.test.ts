@@ -268,6 +268,31 @@ describe('liveness', () => {
     expect(await endsIn(told)).to.be.within(50, 64);
   });
 
+  it('expects the end of a device a few times only, however often it is written until a device may be silent', async () => {
+    const id = await make();
+    const until = 2_592_000;
+    liveness.seen('acme', id, clock.now(), 'telemetry', { offlineAfterSeconds: until });
+    await becomes(id, 'online');
+    for (let time = 0; time < 50; time += 1) {
+      await pass(1100);
+      // As when a stream closes and another one is opened.
+      liveness.streamClosed('acme', id, clock.now());
+      await liveness.writeAll();
+      liveness.seen('acme', id, clock.now() + 1, 'poll', { offlineAfterSeconds: until });
+      await liveness.writeAll();
+    }
+    expect(liveness.expectedEnds).to.be.at.most(10);
+    // It is looked at until then, and its end is found.
+    for (let day = 0; day < 3; day += 1) {
+      await pass(86_400_000);
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+    expect((await row(id)).status).to.equal('online');
+    await pass(until * 1000);
+    await becomes(id, 'offline');
+    expect(liveness.expectedEnds).to.equal(0);
+  });
+
   it('never moves last_seen back, and writes what it holds when it stops', async () => {
     const id = await make();
     const other = start();

@@ -33,6 +33,8 @@ const batchSize = 1000;
 const blocksPerSweep = 512;
 /** How long after its time a device is taken offline by the process that wrote its last sign. */
 const endDelayMilliseconds = 500;
+/** A device that may be silent for weeks is looked at meanwhile. */
+const longestWaitMilliseconds = 600_000;
 /** Transactions of a sweep, each for at most `batchSize` devices. */
 const stepsPerSweep = 5;
 /** Limit on devices in memory, each of about 450 bytes. Signs of a device beyond it are written at once. */
@@ -57,6 +59,8 @@ class Entry {
   signs: LifeSigns = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
   /** Until when the device is online according to the last write; 0: it may be offline. */
   onlineUntil = 0;
+  /** The second in which that is looked at; 0: in none. */
+  endSecond = 0;
   offlineAfterSeconds = 0;
   /** Whether a sign since the last write has told `offlineAfterSeconds`; otherwise the directory is asked. */
   isTold = false;
@@ -148,7 +152,10 @@ export class Liveness {
   private readonly soon = new Set<Entry>();
   /** The others, by the second of this process's clock in which they are due. May contain some that are written. */
   private readonly due = new Map<number, Entry[]>();
-  /** Online devices by the second of this process's clock in which they will be silent unless another sign is written. */
+  /**
+   * Online devices by the second of this process's clock in which they may be silent. The last of a device counts, and the others are
+   * gone within ten minutes, so that this does not grow with the signs that are written until a device may be silent.
+   */
   private readonly ends = new Map<number, Entry[]>();
   /** Those whose time has come. */
   private ended: Entry[] = [];
@@ -225,6 +232,11 @@ export class Liveness {
   get writtenPosition(): number {
     const oldest = this.dirty.values().next().value?.firstUnwritten ?? Infinity;
     return Math.min(this.signs, this.beingWritten - 1, oldest - 1);
+  }
+
+  /** How often devices are to be looked at whether they are silent. */
+  get expectedEnds(): number {
+    return [...this.ends.values()].reduce((sum, entries) => sum + entries.length, 0);
   }
 
   /** Returns the state of a device that is newer than the database, or undefined. */
@@ -335,8 +347,12 @@ export class Liveness {
     return [...taken];
   }
 
-  private expectEnd(entry: Entry): void {
-    const second = Math.ceil((entry.onlineUntil + endDelayMilliseconds) / 1000);
+  private expectEnd(entry: Entry, now: number): void {
+    const at = Math.min(entry.onlineUntil + endDelayMilliseconds, now + longestWaitMilliseconds);
+    const second = Math.ceil(at / 1000);
+    // Looked at before, it is expected again.
+    if (entry.endSecond > 0 && entry.endSecond <= second) return;
+    entry.endSecond = second;
     const others = this.ends.get(second);
     if (others) others.push(entry);
     else this.ends.set(second, [entry]);
@@ -347,7 +363,14 @@ export class Liveness {
     for (const [second, entries] of this.ends) {
       if (second * 1000 > now) continue;
       this.ends.delete(second);
-      for (const entry of entries) if (entry.onlineUntil > 0 && entry.onlineUntil <= now) this.ended.push(entry);
+      for (const entry of entries) {
+        if (entry.endSecond !== second) continue;
+        entry.endSecond = 0;
+        const isOver = entry.onlineUntil <= now;
+        if (isOver && entry.onlineUntil > 0) this.ended.push(entry);
+        // One that is forgotten meanwhile is left to the sweep of all.
+        if (!isOver && entry.of) this.expectEnd(entry, now);
+      }
     }
     for (let step = 0; step < stepsPerSweep && this.ended.length > 0 && this.ending?.aborted !== true; step += 1) {
       const entries = this.ended.slice(0, batchSize);
@@ -398,7 +421,7 @@ export class Liveness {
         if (locked.has(one)) continue;
         const { entry, signs } = one;
         entry.onlineUntil = online.has(one) ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
-        if (entry.onlineUntil > 0) this.expectEnd(entry);
+        if (entry.onlineUntil > 0) this.expectEnd(entry, now);
         // A point that arrived meanwhile finds the device online now.
         entry.urgent = entry.urgent && entry.firstUnwritten > 0 && entry.signs.lastSeen >= entry.onlineUntil;
         const isClosing = signs.closedAt > 0 || entry.signs.closedAt > 0;

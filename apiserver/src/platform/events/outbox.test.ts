@@ -113,6 +113,45 @@ describe('the outbox', function () {
     expect(rounds.flat()).to.deep.equal(Array.from({ length: 42 }, (_, n) => n));
   });
 
+  it('lets tenants take turns, however many and large the events of one are', async () => {
+    const addFor = (tenantId: string, events: readonly OutboxEvent[]) =>
+      test.database.tenant(tenantId, (tx) =>
+        enqueueAll(
+          tx,
+          events.map((added) => ({ ...added, tenantId })),
+          systemClock,
+        ),
+      );
+    const next = async () => {
+      const rows = await test.database.system((tx) => nextEvents(tx));
+      return Map.groupBy(rows, ({ tenant_id: tenantId }) => tenantId);
+    };
+    const numbered = (count: number, kibibytes = 0) =>
+      Array.from({ length: count }, (_, n) => event('a', n, { data: { n, filling: 'x'.repeat(kibibytes * 1024) } }));
+    await add(...numbered(800));
+    expect((await next()).get('acme')).to.have.length(500);
+    await addFor('many', numbered(300));
+    await addFor('few', numbered(3));
+    const fair = await next();
+    expect([...fair].map(([tenantId, { length }]) => [tenantId, length]).sort()).to.deep.equal([
+      ['acme', 166],
+      ['few', 3],
+      ['many', 166],
+    ]);
+    for (const rows of fair.values()) {
+      expect(rows.map(({ payload }) => (JSON.parse(payload) as { data: { n: number } }).data.n)).to.deep.equal(
+        Array.from(rows.keys()),
+      );
+    }
+
+    await test.database.system((tx) => tx.query('DELETE FROM outbox'));
+    await add(...numbered(40, 100));
+    await addFor('few', numbered(5, 50));
+    const inBytes = await next();
+    expect(inBytes.get('few')).to.have.length(5);
+    expect(inBytes.get('acme')).to.have.length.within(5, 12);
+  });
+
   it('sets aside an event larger than the broker accepts, logs it once and continues', async () => {
     startRelay();
     await add(event('a', 1), event('a', -1, large), event('a', 2), event('b', 3));

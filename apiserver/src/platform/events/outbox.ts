@@ -90,15 +90,27 @@ interface Round {
   readonly refused: Refused[];
 }
 
-/** Returns the oldest events that are not held: as many as a round publishes, of which each is parsed. */
+/**
+ * Returns events that are not held, as many as a round publishes, of which each is parsed: an equal number of each tenant, those of a
+ * tenant in order. If they are too large together, tenants have an equal share of the bytes.
+ */
 export async function nextEvents(tx: Transaction): Promise<readonly Row[]> {
   const { rows } = await tx.query<Row & SizedRow & Record<string, unknown>>(
-    sizedRows(
-      `SELECT position, event_id, tenant_id, subject, payload, octet_length(payload) AS row_bytes FROM outbox
-       WHERE not_before <= now()`,
-      'position',
-      1,
-    ),
+    `WITH RECURSIVE waiting AS (
+       (SELECT tenant_id FROM outbox ORDER BY tenant_id LIMIT 1)
+       UNION ALL
+       SELECT (SELECT tenant_id FROM outbox WHERE tenant_id > w.tenant_id ORDER BY tenant_id LIMIT 1)
+       FROM waiting w WHERE w.tenant_id IS NOT NULL)
+     ${sizedRows(
+       `SELECT e.*, octet_length(payload) AS row_bytes,
+          sum(octet_length(payload)) OVER (PARTITION BY e.tenant_id ORDER BY position) - octet_length(payload) AS turn
+        FROM waiting w, LATERAL (
+          SELECT position, event_id, tenant_id, subject, payload FROM outbox
+          WHERE tenant_id = w.tenant_id AND not_before <= now()
+          ORDER BY position LIMIT greatest(1, $1::int4 / (SELECT count(tenant_id) FROM waiting))) AS e`,
+       'turn, position',
+       1,
+     )}`,
     [maxPerRound, pageBytes],
   );
   return rows;
@@ -106,7 +118,7 @@ export async function nextEvents(tx: Transaction): Promise<readonly Row[]> {
 
 /**
  * Publishes the outbox to the broker: at least once, with the same id when repeated; in order per resource, otherwise
- * concurrently; one relay at a time across processes. An event that the broker refuses permanently is set aside.
+ * concurrently; one relay at a time across processes. Tenants take turns. An event that the broker refuses permanently is set aside.
  */
 export class OutboxRelay {
   private readonly database: Database;

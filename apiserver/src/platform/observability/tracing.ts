@@ -67,6 +67,13 @@ export const inSomeTrace = <T>(work: () => T): T =>
 /** Runs work that many calls share, so that it does not belong to the one that has started it. */
 export const outsideOfCalls = <T>(work: () => T): T => running.run(undefined, work);
 
+/** Runs work that many calls share, which has turns of its own at what owners share, and not those of the loops. */
+export const asOwner = <T>(owner: string, work: () => T): T =>
+  running.run(new Trace(undefined, undefined), () => {
+    setTraceOwner(owner);
+    return work();
+  });
+
 /**
  * Starts this process's part of a trace. `kind` is a SpanKind's name; the attributes are evaluated only if spans are
  * exported.

@@ -29,6 +29,8 @@ export interface ClaimedAction {
   readonly event: string;
   /** Attempts including this one. */
   readonly attempts: number;
+  /** Whether the rule has been disabled or deleted since. */
+  readonly is_void: boolean;
 }
 
 /** Actions of one tenant that may wait, and their bytes; rules that would add more only count and raise alarms. */
@@ -99,16 +101,26 @@ export async function claimActions(
        ORDER BY coalesce(running, 0), d.next_at LIMIT $1)
      UPDATE rule_actions a SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
      FROM due WHERE a.tenant_id = due.tenant_id AND a.action_id = due.action_id AND a.next_at <= now()
-     RETURNING a.tenant_id, a.action_id, a.rule_id, a.device_id, a.action, a.event, a.attempts`,
+     RETURNING a.tenant_id, a.action_id, a.rule_id, a.device_id, a.action, a.event, a.attempts,
+       NOT EXISTS (SELECT FROM rules r WHERE r.tenant_id = a.tenant_id AND r.rule_id = a.rule_id AND enabled) AS is_void`,
     [limit, perTenant, except, busy.tenants, busy.running],
   );
   return rows;
 }
 
+/** Removes an action that is not to be taken. */
+export async function dropAction(
+  tx: Transaction,
+  tenantId: string,
+  { action_id: actionId }: ClaimedAction,
+): Promise<void> {
+  await tx.query('DELETE FROM rule_actions WHERE tenant_id = $1 AND action_id = $2', [tenantId, actionId]);
+}
+
 /** Removes an action that was taken, and its rule's error of earlier ones. */
 export async function completeAction(tx: Transaction, tenantId: string, claim: ClaimedAction): Promise<void> {
   await Promise.all([
-    tx.query('DELETE FROM rule_actions WHERE tenant_id = $1 AND action_id = $2', [tenantId, claim.action_id]),
+    dropAction(tx, tenantId, claim),
     tx.query(`UPDATE rule_reports SET action_error = '' WHERE tenant_id = $1 AND rule_id = $2 AND action_error <> ''`, [
       tenantId,
       claim.rule_id,

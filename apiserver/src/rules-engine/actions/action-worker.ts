@@ -19,6 +19,7 @@ import {
   type ClaimedAction,
   completeAction,
   countDeadActions,
+  dropAction,
   failAction,
   forgetDeadActions,
 } from './action-queue.ts';
@@ -90,6 +91,11 @@ export class ActionWorker {
     const { tenant_id: tenantId, rule_id: ruleId, action_id: actionId, attempts } = claim;
     const { kind } = claim.action;
     try {
+      if (claim.is_void) {
+        await database.tenant(tenantId, (tx) => dropAction(tx, tenantId, claim));
+        this.actions.inc({ kind, result: 'dropped' });
+        return;
+      }
       await this.take(claim, signal);
       await database.tenant(tenantId, (tx) => completeAction(tx, tenantId, claim));
       this.actions.inc({ kind, result: 'taken' });

@@ -7,6 +7,7 @@ import type { CallContext } from '../../platform/rpc.ts';
 import { maximumPoints } from '../kernel/scanned-request.ts';
 import type { Devices } from '../points/devices.ts';
 import { type AcceptedPoint, isRejection, type Rejection } from '../points/validate.ts';
+import { NotTaken } from '../write/append.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
 import type { IdempotencyRow } from '../write/idempotency-keys.ts';
 import type { AnchorQuota } from './anchor-quota.ts';
@@ -157,7 +158,10 @@ export class Ingest {
     if (accepted.length === 0 && !idempotency) return result();
     if (idempotency) errors.splice(keptErrors.most(context.tenantId, errors));
     const row = idempotency && { ...idempotency, response: JSON.stringify(result()) };
-    const { refused } = await writer.append(accepted, row);
+    const { refused } = await writer.append(accepted, row).catch((error: unknown) => {
+      if (grant && error instanceof NotTaken) pointQuota.giveBack(grant, accepted.length);
+      throw error;
+    });
     // Not if this fails: the points may still be on their way.
     points.release();
     for (const at of refused) reject(acceptedIndexes[at]!, 'INTERNAL', 'the point could not be stored');

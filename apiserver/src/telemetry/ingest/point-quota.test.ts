@@ -239,6 +239,33 @@ describe('points_per_day', function () {
     await eventually(async () => (await leased()) === 3);
   });
 
+  it('does not count points that are refused because too many of the tenant wait', async () => {
+    const before = await begin(1_000_000);
+    const many = () => Array.from({ length: 5000 }, () => point());
+    let release = (): void => undefined;
+    const released = new Promise<void>((resolve) => (release = resolve));
+    const held = test.database.system(async (tx) => {
+      await tx.query('LOCK TABLE anchor_batches IN ACCESS EXCLUSIVE MODE');
+      await released;
+    });
+    const results: { accepted: number; refused: number } = { accepted: 0, refused: 0 };
+    const requests = Array.from({ length: 60 }, () =>
+      post(many()).then(
+        ({ accepted }) => (results.accepted += accepted),
+        (error: Error) => {
+          expect(error).to.include({ code: 'UNAVAILABLE', message: 'too many points are waiting to be stored' });
+          results.refused += 1;
+          release();
+        },
+      ),
+    );
+    await Promise.all(requests);
+    await held;
+    expect(results.refused).to.be.greaterThan(0);
+    expect(await stored()).to.equal(before + results.accepted);
+    await eventually(async () => (await leased()) === results.accepted, 10_000);
+  });
+
   it('lets a request that was refused be repeated under its Idempotency-Key', async () => {
     await begin(1);
     await send(1);

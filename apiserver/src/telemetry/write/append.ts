@@ -1,5 +1,5 @@
 // A request's points on their way through the writer: whole at first, then split if a flush is rejected for its data.
-import { unavailable } from '../../platform/errors.ts';
+import { KelletError, unavailable } from '../../platform/errors.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import type { IdempotencyRow } from './idempotency-keys.ts';
 
@@ -7,6 +7,13 @@ import type { IdempotencyRow } from './idempotency-keys.ts';
 export interface Appended {
   /** Indexes of points the database rejected, with all others durable; normally empty. */
   readonly refused: readonly number[];
+}
+
+/** Points that the writer has refused, so that they will not be stored. */
+export class NotTaken extends KelletError {
+  constructor(message: string) {
+    super('UNAVAILABLE', message, { retryAfterSeconds: 1 });
+  }
 }
 
 /** A request waiting for its points to become durable. */

@@ -61,6 +61,8 @@ export interface BatchLimits {
   readonly maxLeaves: number;
   /** Returns the seconds after which a tenant's batches are sealed. */
   secondsOf(tenantId: string): number;
+  /** Heads of chains that are kept; unlimited if absent. */
+  readonly mostHeads?: number;
 }
 
 /** What placements share. */
@@ -117,7 +119,12 @@ export class OpenBatches {
     this.open.heads.set(chainKey(tenantId, deviceId), head ?? genesisHead);
   }
 
-  /** Drops all heads, because another writer has moved one. */
+  /** Whether so many heads are kept that they should be dropped. */
+  get hasManyHeads(): boolean {
+    return this.open.heads.size > (this.limits.mostHeads ?? Infinity);
+  }
+
+  /** Drops all heads, because another writer has moved one, or they are many; none is to be of a flush whose outcome is open. */
   forgetHeads(): void {
     this.open.heads.clear();
   }

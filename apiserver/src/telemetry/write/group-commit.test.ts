@@ -249,6 +249,23 @@ describe('TelemetryWriter', () => {
     });
   });
 
+  it('keeps few heads of chains, however many devices have one, and extends each from where it ends', async () => {
+    const writer = startWriter({ mostHeads: 20 });
+    for (let round = 0; round < 4; round += 1) {
+      const devices = Array.from({ length: 60 }, (_, device) => points(2, 'chain', device + 1, round * 2));
+      await Promise.all(devices.map((ofDevice) => writer.append(ofDevice)));
+      for (const ofDevice of devices.slice(0, 15)) await writer.append(ofDevice.map((point) => ({ ...point })));
+      // Those of the last flushes besides.
+      expect(writer['identity']!.batches['open'].heads.size).to.be.at.most(20 + 60);
+    }
+    for (let device = 100; device < 150; device += 1) await writer.append(points(1, 'chain', device));
+    expect(writer['identity']!.batches['open'].heads.size).to.be.at.most(21);
+    await stop(writer);
+    await expectSound();
+    const lengths = await query<{ length: bigint }>('SELECT length FROM device_chain');
+    expect(lengths.filter(({ length }) => length >= 8n)).to.have.length(60);
+  });
+
   it('stores the points of others while another writer extends a chain of a tenant all the time', async () => {
     const writer = startWriter({ holdMilliseconds: 3000 });
     await writer.append(points(1, 'chain'));

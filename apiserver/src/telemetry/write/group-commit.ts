@@ -4,14 +4,13 @@ import { type Clock, sleep } from '../../platform/clock.ts';
 import { Tally } from '../../platform/concurrency/tally.ts';
 import { batchChannel, rulePointsChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { unavailable } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import { batchSecondsFor, type BatchSettings } from '../../policies/batch-seconds.ts';
 import type { HashText } from '../points/leaf-hashes.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import { Append, type Appended, costOf, ownerOf, ownPoints, type Part } from './append.ts';
+import { Append, type Appended, costOf, NotTaken, ownerOf, ownPoints, type Part } from './append.ts';
 import { chainKey, genesisHead, OpenBatches, type Placement } from './batches.ts';
 import { encodeFlush } from './flush.ts';
 import { failureCause, failureCauses, type FlushFailure, flushFailure } from './flush-failure.ts';
@@ -39,6 +38,8 @@ export interface WriterOptions extends SegmentLimits {
   readonly holdMilliseconds: number;
   /** Limit on the bytes of waiting points in memory, half of it for those of a tenant; requests beyond it fail with UNAVAILABLE at once. */
   readonly maxWaitingBytes: number;
+  /** Heads of chains that are kept, each in some 150 bytes: every device that has been in the mode chain leaves one. */
+  readonly mostHeads: number;
   /** host:port at which other processes read what is in this one's memory; empty: they cannot. */
   readonly address: string;
 }
@@ -50,6 +51,7 @@ export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'>
   segmentMostSeconds: 86_400,
   holdMilliseconds: 5000,
   maxWaitingBytes: 192 * 1024 * 1024,
+  mostHeads: 200_000,
   address: '',
 };
 
@@ -150,10 +152,11 @@ export class TelemetryWriter {
 
   /**
    * Resolves once the points are durable. Rejects with UNAVAILABLE if they could not be stored in time (they may still
-   * be), and with ALREADY_EXISTS if another process has just stored a response under the same Idempotency-Key.
+   * be, unless it is a {@link NotTaken}), and with ALREADY_EXISTS if another process has just stored a response under the same
+   * Idempotency-Key.
    */
   async append(points: readonly AcceptedPoint[], idempotency?: IdempotencyRow): Promise<Appended> {
-    if (this.stopping) throw unavailable('the server is shutting down');
+    if (this.stopping) throw new NotTaken('the server is shutting down');
     const owner = ownerOf(points, idempotency);
     const cost = costOf(points);
     // A response to be kept waits as a point does.
@@ -162,7 +165,7 @@ export class TelemetryWriter {
     const most = this.options.maxWaitingBytes;
     const ofOwner = this.waitingOf.of(owner) + bytes;
     if (this.waitingBytes + bytes > most || (owner !== ownPoints && ofOwner > most / 2)) {
-      throw unavailable('too many points are waiting to be stored');
+      throw new NotTaken('too many points are waiting to be stored');
     }
     const append = new Append(this.clock.now() + this.options.holdMilliseconds);
     this.countWaiting(owner, bytes);
@@ -247,12 +250,12 @@ export class TelemetryWriter {
     const session = await WriterSession.open(this.database, this.clock, this.options.address);
     this.writerIds.push(session.writerId);
     this.logger.info({ writerId: session.writerId }, 'telemetry writer started');
-    const { batchPoints: maxLeaves, batchSeconds, batchSettings } = this.options;
+    const { batchPoints: maxLeaves, batchSeconds, batchSettings, mostHeads } = this.options;
     const secondsOf = (tenantId: string) => {
       const settings = batchSettings?.get(tenantId);
       return settings ? batchSecondsFor(batchSeconds, settings) : batchSeconds;
     };
-    const batches = new OpenBatches(newId, { maxLeaves, secondsOf });
+    const batches = new OpenBatches(newId, { maxLeaves, secondsOf, mostHeads });
     return { session, batches, lastNumber: 0n, segment: undefined };
   }
 
@@ -307,6 +310,7 @@ export class TelemetryWriter {
     let ruleFeed: RuleFeedPart;
     try {
       if (points.length > 0) segment ??= await this.openSegment(identity.session.writerId);
+      if (identity.batches.hasManyHeads) await this.forgetHeads(identity.batches);
       await this.loadChains(identity.batches, points);
       ruleFeed = await this.ruleFeed.partOf(points);
     } catch (error) {
@@ -347,6 +351,12 @@ export class TelemetryWriter {
       tx.query<{ segment_id: bigint }>('SELECT telemetry_open_hot_segment($1) AS segment_id', [writerId]),
     );
     return emptySegment(rows[0]!.segment_id, this.clock.now());
+  }
+
+  /** Drops the heads of chains, which are read again when they are needed, unless what is in flight may have moved them. */
+  private async forgetHeads(batches: OpenBatches): Promise<void> {
+    await Promise.all(this.flights.map(({ outcome }) => outcome));
+    if (!this.failed) batches.forgetHeads();
   }
 
   private async loadChains(batches: OpenBatches, points: readonly AcceptedPoint[]): Promise<void> {

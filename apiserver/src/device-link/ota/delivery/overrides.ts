@@ -13,7 +13,7 @@ import type { TransactionalProfileReader } from '../../../policies/profile-reade
 import {
   endOpenCommands,
   enqueueCommand,
-  findCommand,
+  findCommandState,
   holdEndedUpdates,
   releaseEndedUpdates,
 } from '../../commands/commands.ts';
@@ -102,10 +102,10 @@ export class Overrides {
   ): Promise<string | undefined> {
     const { deviceId } = device;
     const former = before?.correlation_id
-      ? await findCommand(tx, tenantId, before.correlation_id, wholeTenant)
+      ? await findCommandState(tx, tenantId, before.correlation_id, wholeTenant)
       : undefined;
     const isOpen = former !== undefined && former.finished_at === null;
-    if (isOpen && before?.package_id === package_.package_id) return former.correlation_id;
+    if (isOpen && before?.package_id === package_.package_id) return before.correlation_id!;
     await endOpenCommands(tx, tenantId, commandOf(before), 'cancelled');
     if (before && before.type !== package_.type) await releaseEndedUpdates(tx, tenantId, [deviceId], before.type);
     await holdEndedUpdates(tx, tenantId, [deviceId], package_.type);
