@@ -360,19 +360,21 @@ const clearedWithDevices = 1000;
 
 /**
  * Clears the open alarms of devices that are about to be deleted, some at a time, if these are many: the deletion would take minutes, in
- * which it keeps the rows of the devices locked. What is raised meanwhile is left to it.
+ * which it keeps the rows of the devices locked. What is raised meanwhile is left to it. Calls `begins` before it clears the first.
  */
 export async function clearManyAlarmsOf(
   database: Pick<Database, 'read' | 'tenant'>,
   tenantId: string,
   deviceIds: readonly string[],
   clock: Clock,
+  begins?: () => void,
 ): Promise<void> {
   const open = `SELECT alarm_id FROM alarms WHERE tenant_id = $1 AND status <> 'cleared'`;
   const { rowCount } = await database.read(tenantId, (tx) =>
     tx.query(`${open} AND device_id = ANY($2::uuid[]) LIMIT $3`, [tenantId, deviceIds, clearedWithDevices + 1]),
   );
   if ((rowCount ?? 0) <= clearedWithDevices) return;
+  begins?.();
   const transaction = retriedTransactions(database);
   for (const deviceId of deviceIds) {
     for (let after: string | undefined = nilId; after !== undefined;) {

@@ -7,12 +7,13 @@ import { fleetFacts, lockFamily, markDeleted, notifyDeviceChanged } from './devi
 import { leaveGroups } from './group-members.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
-/** Does what would take the transaction long that deletes the devices, and keeps them locked. */
+/** Does what would take the transaction long that deletes the devices, and keeps them locked. Calls `begins` before it changes anything. */
 export const prepareDeletion = (
   tenantId: string,
   deviceIds: readonly string[],
   { database, clock }: Pick<RegistryParts, 'database' | 'clock'>,
-): Promise<void> => clearManyAlarmsOf(database, tenantId, deviceIds, clock);
+  begins?: () => void,
+): Promise<void> => clearManyAlarmsOf(database, tenantId, deviceIds, clock, begins);
 
 /** Deletes those of the devices that exist, and returns how many, in the caller's transaction. */
 export async function deleteDevices(

@@ -80,6 +80,7 @@ export function bulkHandler(
       throw failedPrecondition(`the filter matches ${matched} devices, not ${expected} as expected`);
     }
     let changed = 0;
+    let hasBegun = false;
     for (let start = 0; start < ids.length;) {
       if (signal.aborted) throw interrupted(changed);
       let some = ids.slice(start, start + atOnce);
@@ -90,19 +91,19 @@ export function bulkHandler(
         some = firstFamilies(some, children, childrenPerTransaction);
       }
       start += some.length;
-      const changeSome = async (tx: Transaction) => {
-        await holdReferences(parts, tx, tenantId, change);
-        // A device that no longer matches was changed by someone else meanwhile.
-        const rows = await lockMatching(tx, tenantId, some, await selection.where(tx, 3));
-        const count = rows.length === 0 ? 0 : await apply(parts, tx, tenantId, rows, change);
-        await parts.queryGroups.follow(tx, tenantId, some);
-        return count;
-      };
-      const ready = change.action === 'delete' ? prepareDeletion(tenantId, some, parts) : Promise.resolve();
-      const changing = ready.then(() => transaction(tenantId, changeSome));
-      changed += await changing.catch((error: unknown) => {
-        throw changed > 0 && error instanceof KelletError ? interrupted(changed, error) : error;
-      });
+      try {
+        if (change.action === 'delete') await prepareDeletion(tenantId, some, parts, () => (hasBegun = true));
+        changed += await transaction(tenantId, async (tx) => {
+          await holdReferences(parts, tx, tenantId, change);
+          // A device that no longer matches was changed by someone else meanwhile.
+          const rows = await lockMatching(tx, tenantId, some, await selection.where(tx, 3));
+          const count = rows.length === 0 ? 0 : await apply(parts, tx, tenantId, rows, change);
+          await parts.queryGroups.follow(tx, tenantId, some);
+          return count;
+        });
+      } catch (error) {
+        throw (hasBegun || changed > 0) && error instanceof KelletError ? interrupted(changed, error) : error;
+      }
     }
     return { matched: ids.length, changed };
   };
