@@ -159,7 +159,7 @@ describe('expressions', () => {
     expect(errorsOf('"😀" == 1')[0]).to.match(/^1:5 /);
   });
 
-  it('take bounded time for the dearest that are admitted', () => {
+  it('take bounded time for the most expensive that are admitted', () => {
     // Random, so that patterns meet as many states as they can have.
     let seed = 1;
     const letter = () => 'ab'[(seed = (seed * 48_271) % 0x7fff_ffff) & 1024 ? 0 : 1]!;

@@ -51,7 +51,7 @@ const variables: Readonly<Record<string, Type>> = {
 };
 
 /**
- * Greatest estimated cost of an evaluation, in steps of the evaluator. The dearest admitted expression takes some
+ * Greatest estimated cost of an evaluation, in steps of the evaluator. The most expensive expression that is admitted takes some
  * milliseconds, an ordinary one a microsecond.
  */
 const maxCost = 200_000;

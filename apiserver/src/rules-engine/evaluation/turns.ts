@@ -2,7 +2,7 @@
 import { setImmediate } from 'node:timers/promises';
 import { sleep } from '../../platform/clock.ts';
 
-/** A turn lasts so many evaluations, or so long if they are dear. */
+/** A turn lasts so many evaluations, or so long if they are expensive. */
 const evaluationsPerTurn = 500;
 const turnMilliseconds = 5;
 /** Evaluations between two looks at the clock. */
