@@ -76,6 +76,11 @@ export class StreamHub {
     return this.open;
   }
 
+  /** The number of children that open streams carry. */
+  get carriedChildren(): number {
+    return this.parents.size;
+  }
+
   start(): void {
     this.timer = setInterval(() => this.keepAlive(), passMilliseconds / slices);
     this.timer.unref();
@@ -135,8 +140,10 @@ export class StreamHub {
     return this.database.read(tenantId, (tx) => childrenOf(tx, tenantId, deviceId, maxChildren));
   }
 
-  /** Has the stream carry the commands of its device that it wants, and those of these children, from now on. */
+  /** Has the stream carry the commands of its device that it wants, and those of these children, from now on, unless it is closed. */
   carry(session: StreamSession, children: ReadonlySet<string>): void {
+    // It may have been closed while the children were looked up, and would be remembered for ever.
+    if (!this.holds(session)) return;
     for (const deviceId of session.deviceIds) {
       if (children.has(deviceId) || deviceId === session.deviceId) continue;
       this.forgetChild(session, deviceId);
@@ -208,7 +215,7 @@ export class StreamHub {
     const { following } = session;
     const children = await this.followedBy(session);
     // Otherwise a later `hello` has replaced the children already.
-    if (session.following === following && this.holds(session)) this.carry(session, children);
+    if (session.following === following) this.carry(session, children);
   }
 
   private holds(session: StreamSession): boolean {
