@@ -63,7 +63,7 @@ describe('the streams of gateways', () => {
     hub.close(session);
   });
 
-  it('are forgotten although they are closed while their children are being looked up', async () => {
+  it('are forgotten although they end while their children are being looked up', async () => {
     const { database } = test;
     const signs: string[] = [];
     const liveness = {
@@ -85,15 +85,20 @@ describe('the streams of gateways', () => {
       watched.add(key);
       return () => watched.delete(key);
     };
-    const session = new StreamSession(tenantId, gateway, {
-      ...{ feed: { watch }, delivery: {}, failed: () => undefined },
-    } as unknown as ConstructorParameters<typeof StreamSession>[2]);
-    await hub.add(session);
-    const children = await hub.childrenOf(session, [child]);
-    hub.close(session);
-    hub.carry(session, children);
-    expect({ carried: hub.carriedChildren, watched: [...watched], signs }).to.deep.equal({
-      ...{ carried: 0, watched: [], signs: [] },
-    });
+    for (const isClosedFirst of [true, false]) {
+      const session = new StreamSession(tenantId, gateway, {
+        ...{ feed: { watch }, delivery: {}, failed: () => undefined },
+      } as unknown as ConstructorParameters<typeof StreamSession>[2]);
+      await hub.add(session);
+      const children = await hub.childrenOf(session, [child]);
+      if (isClosedFirst) hub.close(session);
+      // Its call ends, and closes it a moment later.
+      else session.end();
+      hub.carry(session, children);
+      if (!isClosedFirst) hub.close(session);
+      expect({ carried: hub.carriedChildren, watched: [...watched], signs }).to.deep.equal({
+        ...{ carried: 0, watched: [], signs: [] },
+      });
+    }
   });
 });
