@@ -452,6 +452,29 @@ describe('custom resources written for REST callers', function () {
     expect((await call(profile.createProfile, { name: 'doomed' })).profileId).to.equal(profileId);
   });
 
+  it('says that a deletion has begun if the profile has come into use, with a code that the audit log records in any case', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'taken' });
+    const deviceId = newId();
+    const { database } = test;
+    const late = Object.create(kubernetes) as KubernetesApi;
+    late.delete = async (...given) => {
+      await database.tenant(tenantId, (tx) =>
+        createDevice(tx, {
+          ...{ tenantId, deviceId, name: 'd', hardwareId: deviceId, profileId, groupIds: [] },
+          credentialType: 'api_key',
+        }),
+      );
+      return kubernetes.delete(...given);
+    };
+    const slow = new ResourceWriter({ database, kubernetes: late, dispatcher, logger });
+    expect(await refusalOf(slow.remove(context, 'DeviceProfile', 'taken'))).to.equal(
+      'CANCELLED the profile is used by 1 device: the deletion has begun, and ends once it is not used any more',
+    );
+    await database.system((tx) => tx.query('UPDATE devices SET deleted_at = now() WHERE device_id = $1', [deviceId]));
+    await call(profile.deleteProfile, { profileId });
+    expect(await read('DeviceProfile', 'taken')).to.equal(undefined);
+  });
+
   it('pages through profiles by name, exactly to the end', async () => {
     const names: string[] = [];
     let pageToken = '';

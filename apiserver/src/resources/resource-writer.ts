@@ -208,8 +208,8 @@ export class ResourceWriter {
 
   /**
    * Deletes a resource and its working copy, after the caller has checked that it is not in use. Returns false if there is no
-   * resource; the caller then deletes its own row. Throws FAILED_PRECONDITION if another manager owns the resource or it is
-   * in use.
+   * resource; the caller then deletes its own row. Throws FAILED_PRECONDITION if another manager owns the resource, and CANCELLED
+   * if it has come into use since: then the operator deletes it once it is not in use any more.
    */
   async remove(context: CallContext, kind: ManagedKind, name: string): Promise<boolean> {
     const namespace = await this.namespaceOf(context);
@@ -228,7 +228,7 @@ export class ResourceWriter {
     const meta = metaOf(context.tenantId, object);
     const request = create(RemoveRequestSchema, { meta, kind: kindNumbers[kind], detach: false });
     const { refusal } = await this.dispatcher.remove(request);
-    if (refusal) throw refusalError(kind, refusal);
+    if (refusal) throw begun(refusalError(kind, refusal));
     await releaseDeleted(this.kubernetes, this.logger, { kind, namespace, name, uid: object.metadata.uid });
     return true;
   }
@@ -324,6 +324,15 @@ export class ResourceWriter {
 /** Returns the error for a resource that does not exist, or that is being deleted and cannot be changed any more. */
 const gone = (name: string, object: KubernetesObject<unknown> | undefined): KelletError =>
   failedPrecondition(`the custom resource ${name} ${object ? 'is being deleted' : 'no longer exists'}`);
+
+/**
+ * Returns the error of a deletion that waits, which cannot be undone. Its code says so, also to the audit log, which records it in any
+ * case: an error of another code means that nothing was changed.
+ */
+const begun = (cause: KelletError): KelletError =>
+  new KelletError('CANCELLED', `${cause.message}: the deletion has begun, and ends once it is not used any more`, {
+    cause,
+  });
 
 /**
  * Returns the error for a refused change. A refusal can be for a value that the resource had before, and that the caller

@@ -469,6 +469,14 @@ describe('second factors', () => {
       expect(await codeOf(finish(third, key.get(used))), 'a challenge that was tried').to.equal('UNAUTHENTICATED');
     });
 
+    it('signs in once with an assertion that comes several times at once', async () => {
+      const { user, key } = await withKey();
+      const token = await mfaToken(user);
+      const response = key.get(await begin(token));
+      const results = await Promise.allSettled(Array.from({ length: 6 }, () => finish(token, response)));
+      expect(results.filter(({ status }) => status === 'fulfilled')).to.have.length(1);
+    });
+
     it('does not sign in with the key of another user, nor with malformed responses', async () => {
       const [mine, theirs] = [await withKey(), await withKey()];
       for (const response of [

@@ -62,4 +62,43 @@ describe('the streams of gateways', () => {
     expect([...session.deviceIds]).to.have.members([gateway, other]);
     hub.close(session);
   });
+
+  it('are forgotten although they end while their children are being looked up', async () => {
+    const { database } = test;
+    const signs: string[] = [];
+    const liveness = {
+      ...{ seen: (_tenantId: string, deviceId: string) => signs.push(deviceId) },
+      ...{ streamOpened: () => undefined, streamClosed: () => undefined },
+    };
+    const [gateway, child] = [newId(), newId()];
+    await database.tenant(tenantId, async (tx) => {
+      const device = { tenantId, profileId: '', groupIds: [], credentialType: 'api_key' as const };
+      await createDevice(tx, { ...device, deviceId: gateway, name: gateway, hardwareId: gateway });
+      await createDevice(tx, {
+        ...{ ...device, deviceId: child, name: child, hardwareId: child },
+        gatewayDeviceId: gateway,
+      });
+    });
+    const hub = new StreamHub(database, liveness, systemClock, createLogger('silent'));
+    const watched = new Set<string>();
+    const watch = (key: string) => {
+      watched.add(key);
+      return () => watched.delete(key);
+    };
+    for (const isClosedFirst of [true, false]) {
+      const session = new StreamSession(tenantId, gateway, {
+        ...{ feed: { watch }, delivery: {}, failed: () => undefined },
+      } as unknown as ConstructorParameters<typeof StreamSession>[2]);
+      await hub.add(session);
+      const children = await hub.childrenOf(session, [child]);
+      if (isClosedFirst) hub.close(session);
+      // Its call ends, and closes it a moment later.
+      else session.end();
+      hub.carry(session, children);
+      if (!isClosedFirst) hub.close(session);
+      expect({ carried: hub.carriedChildren, watched: [...watched], signs }).to.deep.equal({
+        ...{ carried: 0, watched: [], signs: [] },
+      });
+    }
+  });
 });

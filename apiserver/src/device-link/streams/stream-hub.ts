@@ -76,6 +76,11 @@ export class StreamHub {
     return this.open;
   }
 
+  /** The number of children that open streams carry. */
+  get carriedChildren(): number {
+    return this.parents.size;
+  }
+
   start(): void {
     this.timer = setInterval(() => this.keepAlive(), passMilliseconds / slices);
     this.timer.unref();
@@ -135,8 +140,10 @@ export class StreamHub {
     return this.database.read(tenantId, (tx) => childrenOf(tx, tenantId, deviceId, maxChildren));
   }
 
-  /** Has the stream carry the commands of its device that it wants, and those of these children, from now on. */
+  /** Has the stream carry the commands of its device that it wants, and those of these children, from now on, unless it has ended. */
   carry(session: StreamSession, children: ReadonlySet<string>): void {
+    // It may have ended while the children were looked up. It carries none any more, so that none would be forgotten when it is closed.
+    if (session.isOver) return;
     for (const deviceId of session.deviceIds) {
       if (children.has(deviceId) || deviceId === session.deviceId) continue;
       this.forgetChild(session, deviceId);
@@ -208,11 +215,7 @@ export class StreamHub {
     const { following } = session;
     const children = await this.followedBy(session);
     // Otherwise a later `hello` has replaced the children already.
-    if (session.following === following && this.holds(session)) this.carry(session, children);
-  }
-
-  private holds(session: StreamSession): boolean {
-    return this.streams.get(`${session.tenantId}/${session.deviceId}`)?.sessions.has(session) === true;
+    if (session.following === following) this.carry(session, children);
   }
 
   private async checkChildren(session: StreamSession, deviceIds: readonly string[]): Promise<void> {

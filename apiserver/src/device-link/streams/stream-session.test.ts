@@ -71,4 +71,22 @@ describe('the session of a stream', () => {
     expect(read[4]!.params).to.deep.equal(params);
     expect(sessions[0]!.next()).to.equal(undefined);
   });
+
+  it('watches nothing once it is over, although it was taking commands', async () => {
+    const watched = new Set<string>();
+    const watch = (key: string) => {
+      watched.add(key);
+      return () => watched.delete(key);
+    };
+    const answer = Promise.withResolvers<unknown>();
+    const session = new StreamSession('acme', 'device', {
+      ...{ feed: { watch }, delivery: { take: () => answer.promise }, failed: () => undefined },
+    } as unknown as ConstructorParameters<typeof StreamSession>[2]);
+    session.carry(new Map([['device', undefined]]));
+    const taking = session.changed();
+    session.end();
+    answer.resolve({ commands: [], nextMilliseconds: undefined, heldBy: ['rollout'] });
+    await taking;
+    expect([...watched]).to.deep.equal([]);
+  });
 });

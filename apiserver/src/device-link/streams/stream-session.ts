@@ -233,7 +233,8 @@ export class StreamSession {
     try {
       const options = { deliveredBefore, limit: maxTaken, method };
       const taken = await this.parts.delivery.take(this.tenantId, deviceId, options);
-      if (this.carried.get(deviceId) !== carried) return;
+      // What is watched once the stream has ended would be watched for ever.
+      if (this.isOver || this.carried.get(deviceId) !== carried) return;
       for (const { params, ...command } of taken.commands) {
         this.messages.push({ command, params: JSON.stringify(params) });
       }

@@ -1,3 +1,6 @@
+import { setImmediate } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { create } from '@bufbuild/protobuf';
 import { WindowSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
@@ -34,6 +37,35 @@ describe('delivery windows', () => {
   for (const [name, window, now, want] of cases) {
     it(name, () => expect(insideWindow(create(WindowSchema, window), new Date(now))).to.equal(want));
   }
+});
+
+describe('the time zones of windows', () => {
+  const original = Intl.DateTimeFormat;
+  after(() => (Intl.DateTimeFormat = original));
+
+  it('take little memory, although each has countless spellings', async () => {
+    const made: WeakRef<Intl.DateTimeFormat>[] = [];
+    Intl.DateTimeFormat = function (...given: ConstructorParameters<typeof Intl.DateTimeFormat>) {
+      const format = new original(...given);
+      made.push(new WeakRef(format));
+      return format;
+    } as unknown as typeof Intl.DateTimeFormat;
+    const capitals = (number: number) =>
+      [...'comodrivadavia'].map((letter, place) => ((number >> place) & 1 ? letter.toUpperCase() : letter)).join('');
+    for (let number = 0; number < 3000; number += 1) {
+      const window = create(WindowSchema, {
+        start: '02:00',
+        end: '04:00',
+        timeZone: `America/Argentina/${capitals(number)}`,
+      });
+      insideWindow(window, new Date('2026-11-20T03:00:00Z'));
+    }
+    setFlagsFromString('--expose-gc');
+    await setImmediate();
+    (runInNewContext('gc') as () => void)();
+    expect(made).to.have.length(3000);
+    expect(made.filter((format) => format.deref()).length).to.be.within(1, 500);
+  });
 });
 
 describe('the next change of a window', () => {

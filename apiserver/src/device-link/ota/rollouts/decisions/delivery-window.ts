@@ -1,5 +1,6 @@
 // The daily windows in which commands are delivered. Pure.
 import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
+import { LRUCache } from 'lru-cache';
 
 const dayNames = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat'];
 const minute = 60_000;
@@ -77,8 +78,8 @@ function minutesOf(text: string): number {
   return Number(hours) * 60 + Number(minutes);
 }
 
-/** Formats, which are costly to make, by time zone. */
-const formats = new Map<string, Intl.DateTimeFormat>();
+/** Formats, which are costly to make, by time zone. Each takes 27 KiB, and a time zone has countless spellings: capitals do not matter. */
+const formats = new LRUCache<string, Intl.DateTimeFormat>({ max: 500 });
 
 function localTime(now: Date, timeZone: string): { day: number; minutes: number } {
   let format = formats.get(timeZone);
