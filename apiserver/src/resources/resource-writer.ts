@@ -17,7 +17,7 @@ import { sleep } from '../platform/clock.ts';
 import { FairSlots } from '../platform/concurrency/fair-slots.ts';
 import { KeyedMutex } from '../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { failedPrecondition, KelletError, notFound, unavailable } from '../platform/errors.ts';
+import { afterChange, failedPrecondition, halfDone, KelletError, notFound, unavailable } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { type KubernetesApi, type KubernetesObject, resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
@@ -161,7 +161,7 @@ export class ResourceWriter {
    * Changes a resource by server-side apply without force, and applies the result to the data plane. Throws
    * FAILED_PRECONDITION if the resource does not exist or another manager, named in the message, owns a field, and
    * INVALID_ARGUMENT if the schema rejects the result. If the data plane refuses the change, it is reverted, and the
-   * refusal is thrown.
+   * refusal is thrown. Throws CANCELLED if the resource is changed although the call fails.
    */
   async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<void> {
     const { kind, name } = change;
@@ -184,12 +184,16 @@ export class ResourceWriter {
   ): Promise<void> {
     const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
-    const response = await this.applied(kind, context.tenantId, after, { key: change.key });
-    if (!response.refusal) return;
-    await this.kubernetes
-      .apply(kind, withChange(before, { kind, name, spec: [] }))
-      .catch((error: unknown) => this.logger.warn({ err: error, kind, name }, 'failed to revert a refused change'));
-    throw changeRefused(change, response.refusal);
+    const { refusal } = await afterChange(this.applied(kind, context.tenantId, after, { key: change.key }));
+    if (!refusal) return;
+    const refused = changeRefused(change, refusal);
+    try {
+      await this.kubernetes.apply(kind, withChange(before, { kind, name, spec: [] }));
+    } catch (error) {
+      this.logger.warn({ err: error, kind, name }, 'failed to revert a refused change');
+      throw halfDone(`${refused.message}: the custom resource is changed nevertheless`, refused);
+    }
+    throw refused;
   }
 
   /** Reads a resource from the API server. Throws FAILED_PRECONDITION if it does not exist. */
@@ -325,14 +329,9 @@ export class ResourceWriter {
 const gone = (name: string, object: KubernetesObject<unknown> | undefined): KelletError =>
   failedPrecondition(`the custom resource ${name} ${object ? 'is being deleted' : 'no longer exists'}`);
 
-/**
- * Returns the error of a deletion that waits, which cannot be undone. Its code says so, also to the audit log, which records it in any
- * case: an error of another code means that nothing was changed.
- */
+/** Returns the error of a deletion that waits, which cannot be undone. */
 const begun = (cause: KelletError): KelletError =>
-  new KelletError('CANCELLED', `${cause.message}: the deletion has begun, and ends once it is not used any more`, {
-    cause,
-  });
+  halfDone(`${cause.message}: the deletion has begun, and ends once it is not used any more`, cause);
 
 /**
  * Returns the error for a refused change. A refusal can be for a value that the resource had before, and that the caller

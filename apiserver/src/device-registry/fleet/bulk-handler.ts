@@ -10,7 +10,7 @@ import {
 import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
+import { failedPrecondition, halfDone, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
 import { textMapField } from '../../platform/requests/fields.ts';
@@ -116,12 +116,9 @@ export function bulkHandler(
   };
 }
 
-/**
- * Returns the error of a change that ends although devices are changed. Its code says so, also to the audit log, which records it in any
- * case: an error of another code means that nothing was changed.
- */
+/** Returns the error of a change that ends although devices are changed. */
 const interrupted = (changed: number, cause?: KelletError): KelletError =>
-  new KelletError('CANCELLED', `${changed} devices are changed${cause ? `; then ${cause.message}` : ''}`, { cause });
+  halfDone(`${changed} devices are changed${cause ? `; then ${cause.message}` : ''}`, cause);
 
 /** Reads action and value of a request. Throws INVALID_ARGUMENT. */
 function bulkChangeOf({ action: given, value: message }: ChangeDevicesRequest): BulkChange {

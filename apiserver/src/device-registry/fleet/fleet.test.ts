@@ -456,6 +456,29 @@ describe('fleets', function () {
   });
 
   describe('grouped by a query', () => {
+    it('say that a group is changed although it is deleted while it is filled, with a code that the audit log records in any case', async () => {
+      const { database } = test;
+      const read = database.read.bind(database);
+      const query = (name: string) => ({ name, query: { tag: ['none=1'] } });
+      const { groupId } = await call(method.createDeviceGroup, query('before'));
+      database.read = async (...given) => {
+        await database.system((tx) => tx.query(`DELETE FROM device_groups WHERE name = 'after'`));
+        return read(...given);
+      };
+      try {
+        for (const change of [
+          () =>
+            call(method.updateDeviceGroup, { groupId, ...query('after'), updateMask: { paths: ['name', 'query'] } }),
+          () => call(method.createDeviceGroup, query('after')),
+        ]) {
+          const failed = await refusal(change());
+          expect(`${failed.code} ${failed.message}`).to.match(/^CANCELLED the change is made; then .* not found$/);
+        }
+      } finally {
+        database.read = read;
+      }
+    });
+
     const group = async (name: string, query: MessageInitShape<typeof method.createDeviceGroup.input>['query']) =>
       call(method.createDeviceGroup, { name, query: query! });
 

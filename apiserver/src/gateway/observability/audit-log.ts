@@ -4,7 +4,7 @@ import type { DescMethod } from '@bufbuild/protobuf';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
 import { actorOf, type AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
-import { type ErrorCode, toKelletError } from '../../platform/errors.ts';
+import { toKelletError, unclearOutcomes } from '../../platform/errors.ts';
 import type { CallContext, Caller, Invoker } from '../../platform/rpc.ts';
 import { accessOf, type RouteTable } from '../transcoding/routes.ts';
 import type { AccessEntry } from './access-log.ts';
@@ -12,16 +12,6 @@ import { type AuditedMethod, auditedMethods, localName } from './audited-calls.t
 
 /** The parts of the trail that the gateway uses. */
 export type CallTrail = Pick<AuditTrail, 'mustHaveRoom' | 'record' | 'note' | 'noteOnce'>;
-
-/** Codes of calls that may have changed something, such as those that their caller has cancelled. */
-const unknownOutcomes: ReadonlySet<ErrorCode> = new Set([
-  'CANCELLED',
-  'DEADLINE_EXCEEDED',
-  'UNAVAILABLE',
-  'INTERNAL',
-  'UNKNOWN',
-  'DATA_LOSS',
-]);
 
 /** Records the calls of one gateway. */
 export class AuditLog {
@@ -99,7 +89,7 @@ export class AuditLog {
   private failed(call: AuditedCall, error: unknown): void {
     const { code } = toKelletError(error);
     // The change may have been made: then it must not be left out because there are many refused attempts.
-    if (unknownOutcomes.has(code)) this.trail.record(call.facts(code)).catch(() => undefined);
+    if (unclearOutcomes.has(code)) this.trail.record(call.facts(code)).catch(() => undefined);
     else this.trail.note(call.facts(code));
   }
 
