@@ -1,6 +1,6 @@
 // The channels of one client that show something of the whole tenant: the rollouts that it watches, and all events. They
 // are refused to users who see only a part of the tenant.
-import { invalidArgument, permissionDenied } from '../platform/errors.ts';
+import { invalidArgument, KelletError, permissionDenied } from '../platform/errors.ts';
 import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
@@ -59,8 +59,8 @@ export class TenantChannels {
       watched = await this.parts.rollouts.subscribe(this.caller.tenantId, rolloutId, (message) => {
         if (this.rollouts.has(rolloutId)) show(message);
       });
-      if (this.isClosed) watched.stop();
-      else this.rollouts.set(rolloutId, watched);
+      this.checkStill('rollouts', watched.stop);
+      this.rollouts.set(rolloutId, watched);
     }
     const { current } = watched;
     return () => show(current());
@@ -82,12 +82,11 @@ export class TenantChannels {
     this.checkAccess('events');
     if (this.events) return;
     // No event replaces another: a client that is too slow for them is disconnected.
-    const showsAudit = holdsEveryScope(this.caller);
     const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message, subject) => {
-      if (showsAudit || !isAuditSubject(subject)) this.feed.push(`event ${id}`, message);
+      if (this.events?.showsAudit || !isAuditSubject(subject)) this.feed.push(`event ${id}`, message);
     });
-    if (this.isClosed) stop();
-    else this.events = { stop, showsAudit };
+    this.checkStill('events', stop);
+    this.events = { stop, showsAudit: holdsEveryScope(this.caller) };
   }
 
   /** Stops showing events. */
@@ -117,6 +116,17 @@ export class TenantChannels {
     this.isClosed = true;
     this.leaveRollout(undefined);
     this.leaveEvents();
+  }
+
+  /** Stops a subscription that was being made when the connection ended, or the caller lost what it needs, and throws. */
+  private checkStill(channel: keyof typeof scopes, stop: () => void): void {
+    try {
+      if (this.isClosed) throw new KelletError('CANCELLED', 'the connection has ended');
+      this.checkAccess(channel);
+    } catch (error) {
+      stop();
+      throw error;
+    }
   }
 
   private checkAccess(channel: keyof typeof scopes): void {
