@@ -102,7 +102,7 @@ export async function claimActions(
      UPDATE rule_actions a SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
      FROM due WHERE a.tenant_id = due.tenant_id AND a.action_id = due.action_id AND a.next_at <= now()
      RETURNING a.tenant_id, a.action_id, a.rule_id, a.device_id, a.action, a.event, a.attempts,
-       NOT EXISTS (SELECT FROM rules r WHERE r.tenant_id = a.tenant_id AND r.rule_id = a.rule_id AND enabled) AS is_void`,
+       coalesce((SELECT NOT enabled FROM rules r WHERE r.tenant_id = a.tenant_id AND r.rule_id = a.rule_id), true) AS is_void`,
     [limit, perTenant, except, busy.tenants, busy.running],
   );
   return rows;
