@@ -1,6 +1,7 @@
 // SQL for anchor batches and the transactions made for them.
 import { boundedCount, mostCounted } from '../../platform/database/bounded-count.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { waitingTenants } from '../../platform/database/waiting-tenants.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
 import { holdOffPurge, joinTenant } from '../../policies/tenant-reader.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
@@ -62,12 +63,7 @@ const quotaUsedUp = (column: string) => `EXISTS (
 
 /** SQL for the tenants after $1 with batches of a kind, one index probe each. */
 const tenantsWith = (kind: string) => `
-  WITH RECURSIVE waiting AS (
-    (SELECT tenant_id FROM anchor_batches WHERE ${kind} AND tenant_id > $1 ORDER BY tenant_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT batch.tenant_id FROM anchor_batches AS batch
-            WHERE ${kind} AND batch.tenant_id > waiting.tenant_id ORDER BY batch.tenant_id LIMIT 1)
-    FROM waiting WHERE waiting.tenant_id IS NOT NULL)
+  WITH RECURSIVE ${waitingTenants('anchor_batches', kind, '$1')}
   SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`;
 
 /**

@@ -5,7 +5,8 @@
 // sees what the earlier one saw or something newer, and a change that is committed in between is compared again.
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { countedLimit } from '../../platform/database/number-limits.ts';
+import { countedLimit, countHeld } from '../../platform/database/number-limits.ts';
+import { waitingTenants } from '../../platform/database/waiting-tenants.ts';
 import { nilId } from '../../platform/ids.ts';
 import type { Conditions } from '../devices/device-filters.ts';
 
@@ -30,11 +31,7 @@ export const queryGroupLimit = countedLimit(
 
 /** Returns how many groups of a tenant have a query. */
 export async function countQueryGroups(tx: Transaction, tenantId: string): Promise<number> {
-  const { rows } = await tx.query<{ groups: number }>(
-    'SELECT count(*)::int4 AS groups FROM device_groups WHERE tenant_id = $1 AND query IS NOT NULL',
-    [tenantId],
-  );
-  return rows[0]!.groups;
+  return countHeld(tx, [tenantId], queryGroupLimit);
 }
 
 /** Returns the groups of a tenant that have a query, or one of them. */
@@ -97,11 +94,7 @@ export async function takeChecksOf(tx: Transaction, tenantId: string, deviceIds:
 /** Returns the tenants with noted changes. The cost depends on their number, not on that of the changes. */
 export async function tenantsWithChecks(tx: Transaction): Promise<string[]> {
   const { rows } = await tx.query<{ tenant_id: string }>(
-    `WITH RECURSIVE waiting AS (
-       (SELECT tenant_id FROM device_group_checks ORDER BY tenant_id LIMIT 1)
-       UNION ALL
-       SELECT (SELECT c.tenant_id FROM device_group_checks c WHERE c.tenant_id > w.tenant_id ORDER BY c.tenant_id LIMIT 1)
-       FROM waiting w WHERE w.tenant_id IS NOT NULL)
+    `WITH RECURSIVE ${waitingTenants('device_group_checks')}
      SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`,
   );
   return rows.map((row) => row.tenant_id);

@@ -135,7 +135,7 @@ export class QueryGroups {
       return await retryConflicts(() => this.database.system(turn));
     } catch (error) {
       // A long change of the tenant holds one of the devices. It is the next tenant's turn.
-      if (error instanceof Error && isLockTimeout(error.cause)) return false;
+      if (isLockTimeout(error)) return false;
       throw error;
     }
   }

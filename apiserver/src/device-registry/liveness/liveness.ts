@@ -466,7 +466,7 @@ export class Liveness {
     try {
       return await write(false);
     } catch (error) {
-      if (!(error instanceof Error) || !isLockTimeout(error.cause)) throw error;
+      if (!isLockTimeout(error)) throw error;
       this.carefulUntil = this.clock.now() + carefulMilliseconds;
       return write(true);
     }

@@ -18,11 +18,14 @@ export function failureOf(error: unknown): { state?: string; type?: string } {
 /** The message for a statement that the server cancelled. */
 export const tookTooLong = 'the database took too long';
 
-/** Reports whether a statement waited for a lock too long. */
-export const isLockTimeout = (error: unknown): boolean => sqlState(error) === '55P03';
+const lockTimeout = '55P03';
+
+/** Reports whether a statement waited for a lock too long, or a transaction has failed because one of its statements did. */
+export const isLockTimeout = (error: unknown): boolean =>
+  sqlState(error instanceof KelletError ? error.cause : error) === lockTimeout;
 
 /** Reports whether the server cancelled a statement because it ran or waited for a lock too long. */
-export const isTimeout = (error: unknown): boolean => sqlState(error) === '57014' || isLockTimeout(error);
+export const isTimeout = (error: unknown): boolean => ['57014', lockTimeout].includes(sqlState(error) ?? '');
 
 /** Reports whether the server rejects writes: a standby that has not been promoted. */
 export const isReadOnlyServer = (error: unknown): boolean => sqlState(error) === '25006';

@@ -24,6 +24,16 @@ export const countedLimit = (of: NumberLimit['of'], rows: string, maximum: numbe
   ...{ of, maximum, what, held: `(SELECT count(*)::int4 FROM (${rows} LIMIT ${maximum + 1}) AS counted)` },
 });
 
+/** Returns how many the owner has, at least up to the maximum and one more. */
+export async function countHeld(
+  tx: Transaction,
+  owner: readonly [tenantId: string, deviceId?: string],
+  { held }: NumberLimit,
+): Promise<number> {
+  const { rows } = await tx.query<{ held: number }>(`SELECT ${held} AS held`, owner);
+  return rows[0]!.held;
+}
+
 /**
  * Throws RESOURCE_EXHAUSTED if the owner, a tenant or a tenant's device, has no room for another, or has more than the
  * maximum `including` one that the transaction has added. Takes an advisory lock, which serialises additions until the
@@ -32,13 +42,11 @@ export const countedLimit = (of: NumberLimit['of'], rows: string, maximum: numbe
 export async function checkRoom(
   tx: Transaction,
   owner: readonly [tenantId: string, deviceId?: string],
-  { of, maximum, what, held }: NumberLimit,
+  limit: NumberLimit,
   including: 0 | 1 = 0,
 ): Promise<void> {
   // Sent together, they share a round trip.
-  const [, { rows }] = await Promise.all([
-    holdLock(tx, numberLock(what, owner)),
-    tx.query<{ held: number }>(`SELECT ${held} AS held`, owner),
-  ]);
-  if (rows[0]!.held - including >= maximum) throw resourceExhausted(`a ${of} has at most ${maximum} ${what}`);
+  const { of, maximum, what } = limit;
+  const [, held] = await Promise.all([holdLock(tx, numberLock(what, owner)), countHeld(tx, owner, limit)]);
+  if (held - including >= maximum) throw resourceExhausted(`a ${of} has at most ${maximum} ${what}`);
 }

@@ -7,6 +7,7 @@ import { boundedCount } from '../database/bounded-count.ts';
 import { outboxChannel } from '../database/channels.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { pageBytes, type SizedRow, sizedRows } from '../database/sized-rows.ts';
+import { waitingTenants } from '../database/waiting-tenants.ts';
 import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
 import { readGauge, type Registry } from '../observability/metrics.ts';
@@ -96,11 +97,7 @@ interface Round {
  */
 export async function nextEvents(tx: Transaction): Promise<readonly Row[]> {
   const { rows } = await tx.query<Row & SizedRow & Record<string, unknown>>(
-    `WITH RECURSIVE waiting AS (
-       (SELECT tenant_id FROM outbox ORDER BY tenant_id LIMIT 1)
-       UNION ALL
-       SELECT (SELECT tenant_id FROM outbox WHERE tenant_id > w.tenant_id ORDER BY tenant_id LIMIT 1)
-       FROM waiting w WHERE w.tenant_id IS NOT NULL)
+    `WITH RECURSIVE ${waitingTenants('outbox')}
      ${sizedRows(
        `SELECT e.*, octet_length(payload) AS row_bytes,
           sum(octet_length(payload)) OVER (PARTITION BY e.tenant_id ORDER BY position) - octet_length(payload) AS turn

@@ -3,6 +3,7 @@ import type { Busy } from '../../platform/background/fair-worker.ts';
 import { boundedCount } from '../../platform/database/bounded-count.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { waitingTenants } from '../../platform/database/waiting-tenants.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
 import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import { retrySeconds } from '../../webhooks/sending/retry-schedule.ts';
@@ -87,11 +88,7 @@ export async function claimActions(
   { limit, perTenant, except, busy }: { limit: number; perTenant: number; except: readonly string[]; busy: Busy },
 ): Promise<ClaimedAction[]> {
   const { rows } = await tx.query<ClaimedAction & Record<string, unknown>>(
-    `WITH RECURSIVE waiting AS (
-       (SELECT tenant_id FROM rule_actions WHERE dead_at IS NULL ORDER BY tenant_id LIMIT 1)
-       UNION ALL
-       SELECT (SELECT tenant_id FROM rule_actions WHERE dead_at IS NULL AND tenant_id > w.tenant_id
-               ORDER BY tenant_id LIMIT 1) FROM waiting w WHERE w.tenant_id IS NOT NULL),
+    `WITH RECURSIVE ${waitingTenants('rule_actions', 'dead_at IS NULL')},
      due AS (
        SELECT d.tenant_id, d.action_id
        FROM waiting w LEFT JOIN unnest($4::text[], $5::int4[]) AS busy (tenant, running) ON tenant = w.tenant_id, LATERAL (

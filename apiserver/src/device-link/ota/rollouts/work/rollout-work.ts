@@ -98,7 +98,7 @@ export class RolloutWork {
     };
     const done = await retriedTransactions(database)(key.tenantId, page).catch((error: unknown) => {
       // A long change of the tenant holds the rollout or its devices.
-      if (error instanceof Error && isLockTimeout(error.cause)) return 'nothing' as const;
+      if (isLockTimeout(error)) return 'nothing' as const;
       throw error;
     });
     if (done === 'drop_cohort') await database.tenant(key.tenantId, (tx) => this.drop(tx, key));
