@@ -1,6 +1,7 @@
 // Effects of hostile clients on a real process: bounded memory, and little delay for other callers.
 import { execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
 import path from 'node:path';
 import { deflateSync } from 'node:zlib';
 import { expect } from 'chai';
@@ -101,6 +102,14 @@ describe('kellet-apiserver under attack', function () {
     return { medians, memory };
   }
 
+  /** Sends requests for a while: memory used before the first garbage collection is unrelated to an attack. */
+  async function warmUp(ordinary: () => Promise<Response>): Promise<void> {
+    const until = performance.now() + 1000;
+    while (performance.now() < until) {
+      await Promise.all(Array.from({ length: 4 }, async () => (await ordinary()).arrayBuffer()));
+    }
+  }
+
   /**
    * `ordinary` is a request of the size that the attack uses, sent and accepted normally. `meanwhile` runs while the
    * clients are connected.
@@ -110,11 +119,7 @@ describe('kellet-apiserver under attack', function () {
     ordinary: () => Promise<Response>,
     meanwhile?: () => Promise<void>,
   ) {
-    // Memory used before the first garbage collection is unrelated to the attack.
-    const until = performance.now() + 1000;
-    while (performance.now() < until) {
-      await Promise.all(Array.from({ length: 4 }, async () => (await ordinary()).arrayBuffer()));
-    }
+    await warmUp(ordinary);
     const before = await observe(600);
     const reports: AttackReport[] = [];
     const children = attacks.map((one, index) => {
@@ -271,19 +276,45 @@ describe('kellet-apiserver under attack', function () {
 
   const ingestStream = '/kellet.v1.TelemetryService/IngestStream';
   /** Returns the keys of so many devices. */
-  const keysOf = (count: number) =>
+  const keysOf = async (count: number) => (await devicesWithKeys(count)).map(({ key: ofDevice }) => ofDevice);
+  const devicesWithKeys = (count: number) =>
     test.database.tenant(tenant, async (tx) => {
-      const keys: string[] = [];
+      const keys: { deviceId: string; key: string }[] = [];
       for (let index = 0; index < count; index += 1) {
         const columns = [tenant, newId(), newId()];
         await tx.query(
           `INSERT INTO devices (tenant_id, device_id, name, hardware_id) VALUES ($1, $2, $3, $3)`,
           columns,
         );
-        keys.push(await mintDeviceKey(tx, tenant, columns[1]!));
+        keys.push({ deviceId: columns[1]!, key: await mintDeviceKey(tx, tenant, columns[1]!) });
       }
       return keys;
     });
+
+  it('keeps no bodies of calls that wait', async () => {
+    await warmUp(post);
+    const before = await observe(600);
+    const body = `{${' '.repeat(mebibyte - 2)}}`;
+    const sockets: Socket[] = [];
+    let ended = 0;
+    for (const polling of await devicesWithKeys(75)) {
+      for (let poll = 0; poll < 4; poll += 1) {
+        const socket = connect(server.ports.restPort, '127.0.0.1');
+        socket.on('error', () => undefined).once('data', () => (ended += 1));
+        socket.write(
+          `GET /api/v1/devices/${polling.deviceId}/rpc/pending?wait_seconds=60 HTTP/1.1\r\nHost: a\r\n` +
+            `X-API-Key: ${polling.key}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
+        );
+        sockets.push(socket);
+      }
+      // As fast as they are taken.
+      await (await post()).arrayBuffer();
+    }
+    const during = await observe(attackMilliseconds);
+    for (const socket of sockets) socket.destroy();
+    expect(ended, 'polls that do not wait').to.be.below(100);
+    expect((during.memory - before.memory) / mebibyte, 'mebibytes of resident memory').to.be.below(64 + 96);
+  });
 
   it('takes few messages of a call at once, however many a frame holds', async () => {
     const body = Buffer.alloc(16_380).toString('base64');

@@ -4,10 +4,11 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { create, type DescMethod, type Message } from '@bufbuild/protobuf';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
-import { codes } from '../../platform/errors.ts';
+import { codes, unavailable } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { currentTrace, nameTrace } from '../../platform/observability/tracing.ts';
+import { RequestBytes } from '../../platform/requests/request-bytes.ts';
 import type { Caller, Invoker } from '../../platform/rpc.ts';
 import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
@@ -149,18 +150,15 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const admitted = await parts.admission.admit(route.access, credential, address, extra, namespace, entry);
 
     const streamsBody = streamsRequests(route.method);
-    const body = streamsBody
-      ? new Uint8Array()
-      : await readBody(request, boundsOf(parts.memory, route, admitted, address));
-    entry.bytesIn = body.length;
+    const bounds = boundsOf(parts.memory, route, admitted, address);
+    const sent = new RequestBytes(streamsBody ? new Uint8Array() : await readBody(request, bounds));
+    entry.bytesIn = sent.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
-    const encoded = await parts.large.run(admitted.tenantId, isIngest(route) ? body.length : 0, async () => {
+    const encoded = await parts.large.run(admitted.tenantId, isIngest(route) ? sent.length : 0, async () => {
       const turn =
-        body.length > 0 ? parts.turns.enter(admitted.tenantId || addressBlock(address), body.length) : undefined;
-      if (turn) await turn;
-      const decode = () => decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
-      const read = query === '' && isWholeBody(route) ? parts.readers?.get(route.method) : undefined;
-      const message = read?.(body, decode) ?? decode();
+        sent.length > 0 ? parts.turns.enter(admitted.tenantId || addressBlock(address), sent.length) : undefined;
+      if (turn) await heldUntil(turn, sent, bounds);
+      const message = decodeBody(parts, match, sent, { query, contentType: headers['content-type'] ?? '' });
       const caller = await parts.admission.readmit(route.access, admitted, { credential, namespace }, entry);
       await parts.admission.admitDevice(route.access, route.method, message, caller, entry);
 
@@ -206,6 +204,35 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     entry.code = error.code;
     parts.metrics.observe(called?.route.method, 'rest', error.code, entry.started);
   }
+}
+
+/** Counts a body as long as it waits for its turn. Throws UNAVAILABLE if memory is short, and it has waited for longer than others. */
+async function heldUntil(turn: Promise<void>, sent: RequestBytes, { budget, owner }: BodyBounds): Promise<void> {
+  let evict: (error: Error) => void;
+  const evicted = new Promise<never>((_resolve, reject) => (evict = reject));
+  const hold = budget.hold(owner, () => {
+    sent.take();
+    evict(unavailable('too many bodies are waiting: try again'));
+  });
+  hold.set(sent.length);
+  try {
+    await Promise.race([turn, evicted]);
+  } finally {
+    hold.release();
+  }
+}
+
+/** Decodes a body, to which nothing refers while the call waits. */
+function decodeBody(
+  { readers }: RestParts,
+  match: Match,
+  sent: RequestBytes,
+  { query, contentType }: { readonly query: string; readonly contentType: string },
+): Message {
+  const body = sent.take()!;
+  const decode = () => decodeRequest(match, { query, body, contentType });
+  const read = query === '' && isWholeBody(match.route) ? readers?.get(match.route.method) : undefined;
+  return read?.(body, decode) ?? decode();
 }
 
 async function* createEach(method: DescMethod, messages: AsyncIterable<Message>): AsyncGenerator<Message> {

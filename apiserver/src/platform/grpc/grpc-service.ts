@@ -1,6 +1,7 @@
 // Derives grpc-js service definitions from protobuf-es descriptors, the only protobuf runtime of the data plane.
 import { type DescMessage, type DescService, fromBinary, type MessageShape, toBinary } from '@bufbuild/protobuf';
 import type { MethodDefinition, ServiceDefinition } from '@grpc/grpc-js';
+import { RequestBytes } from '../requests/request-bytes.ts';
 
 const serializer =
   <T extends DescMessage>(type: T) =>
@@ -28,24 +29,6 @@ export function grpcService(service: DescService): ServiceDefinition {
       },
     ]),
   );
-}
-
-/** The bytes of a request. grpc-js keeps what it has made of them until the call is over, however long that takes. */
-export class RequestBytes {
-  readonly length: number;
-  private bytes: Buffer | undefined;
-
-  constructor(bytes: Buffer) {
-    this.length = bytes.length;
-    this.bytes = bytes;
-  }
-
-  /** Returns the bytes and refers to them no longer; undefined if that has been done before. */
-  take(): Buffer | undefined {
-    const { bytes } = this;
-    this.bytes = undefined;
-    return bytes;
-  }
 }
 
 /** Returns the same with requests as bytes, for a server that reports decoding errors itself. */
