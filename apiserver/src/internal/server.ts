@@ -54,6 +54,8 @@ const internalLimits = {
   idleTimeout: 24 * 60 * 60 * 1000,
   connectionAge: Infinity,
   proxyCancellations: { burst: 1_000_000, perSecond: 1_000_000 },
+  /** That of the caller, and what the call says about it. */
+  metadataBytes: 64 * 1024,
 };
 
 type Call = ServerDuplexStream<Message, Message>;

@@ -10,7 +10,7 @@ import { type GrpcCall, metadataText } from '../../platform/grpc/grpc-context.ts
 import { defaultGrpcLimits, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
-import { RequestBytes } from '../../platform/requests/request-bytes.ts';
+import { RequestBytes } from '../../platform/request-bytes.ts';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
 import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';

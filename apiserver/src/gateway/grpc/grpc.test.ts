@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { create, type DescService, fromBinary, type Message, type MessageInitShape } from '@bufbuild/protobuf';
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt';
@@ -152,6 +153,21 @@ for (const split of [false, true])
         expect(error!.metadata.get('x-request-id')).to.have.length(1);
       });
     }
+
+    it('takes 16 KiB of metadata, as much as headers over REST, and ends only the calls with more', async () => {
+      const outcome = async (length: number) => {
+        // Letters that HTTP/2 does not compress.
+        const large = randomBytes(length).toString('base64').slice(0, length);
+        const entries = { 'x-api-key': 'viewer', 'x-large': large };
+        const { error } = await unary(DeviceRegistryService, 'getDevice', { deviceId: 'd7' }, entries);
+        return error?.code ?? 'OK';
+      };
+      const lengths = [14_000, 17_000, 50_000, 60_000];
+      expect(await Promise.all(lengths.map(outcome))).to.deep.equal([
+        'OK',
+        ...Array.from({ length: 3 }, () => status.RESOURCE_EXHAUSTED),
+      ]);
+    });
 
     it('uses the address reported by a trusted proxy', async () => {
       const addressFor = async (entries: Record<string, string>) => {

@@ -18,7 +18,7 @@ import { GrpcPort } from '../../platform/grpc/grpc-port.ts';
 import { writeResponses } from '../../platform/grpc/grpc-responses.ts';
 import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
 import { inTrace } from '../../platform/observability/tracing.ts';
-import type { RequestBytes } from '../../platform/requests/request-bytes.ts';
+import type { RequestBytes } from '../../platform/request-bytes.ts';
 import type { CallContext, Invoker } from '../../platform/rpc.ts';
 import type { TlsFiles } from '../../platform/tls/tls-files.ts';
 import { createTlsListener } from '../../platform/tls/tls-listener.ts';

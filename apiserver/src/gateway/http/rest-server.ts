@@ -8,7 +8,7 @@ import { codes, unavailable } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { currentTrace, nameTrace } from '../../platform/observability/tracing.ts';
-import { RequestBytes } from '../../platform/requests/request-bytes.ts';
+import { RequestBytes } from '../../platform/request-bytes.ts';
 import type { Caller, Invoker } from '../../platform/rpc.ts';
 import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';

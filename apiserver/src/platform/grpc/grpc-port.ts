@@ -63,6 +63,8 @@ export interface GrpcLimits {
   readonly cancellations: Cancellations;
   /** Calls that a proxy may cancel, whose connections have the calls of many clients. Its address is always accepted. */
   readonly proxyCancellations: Cancellations;
+  /** Maximum bytes of the metadata of a call, counted as in RFC 9113, section 6.5.2. */
+  readonly metadataBytes: number;
 }
 
 /** How many calls may be cancelled at once, and a second after that. */
@@ -96,6 +98,7 @@ export const defaultGrpcLimits: GrpcLimits = {
   proxyStreams: 1_000,
   cancellations: { burst: 200, perSecond: 100 },
   proxyCancellations: { burst: 1_000, perSecond: 100 },
+  metadataBytes: 16 * 1024,
 };
 
 // grpc-js logs invalid metadata to stderr verbatim, which would expose a mistyped credential.
@@ -203,7 +206,7 @@ export class GrpcPort implements ServiceHost {
       readonly commonServerOptions: object;
       readonly http2Servers: ReadonlyMap<Http2Server, unknown>;
     };
-    const settings = { maxConcurrentStreams };
+    const settings = { maxConcurrentStreams, maxHeaderListSize: this.limits.metadataBytes };
     Object.assign(internals.commonServerOptions, { streamResetBurst, streamResetRate, settings });
     const injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
     [...internals.http2Servers.keys()].at(-1)!.on('session', opened);

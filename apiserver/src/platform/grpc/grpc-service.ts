@@ -1,7 +1,7 @@
 // Derives grpc-js service definitions from protobuf-es descriptors, the only protobuf runtime of the data plane.
 import { type DescMessage, type DescService, fromBinary, type MessageShape, toBinary } from '@bufbuild/protobuf';
 import type { MethodDefinition, ServiceDefinition } from '@grpc/grpc-js';
-import { RequestBytes } from '../requests/request-bytes.ts';
+import { RequestBytes } from '../request-bytes.ts';
 
 const serializer =
   <T extends DescMessage>(type: T) =>
