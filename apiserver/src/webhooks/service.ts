@@ -8,6 +8,7 @@ import {
   WebhookService,
 } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { retryConflicts } from '../platform/database/retry-conflicts.ts';
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { auditEventType, eventNames } from '../platform/events/subjects.ts';
@@ -24,6 +25,7 @@ import {
   type DeliveryRow,
   findWebhook,
   insertWebhook,
+  keepsEvents,
   listDeliveries,
   listWebhooks,
   resendDelivery,
@@ -101,8 +103,7 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
       const row = await database.tenant(tenantId, async (tx) => {
         const before = await findWebhook(tx, tenantId, webhookId, 'FOR UPDATE');
         const after = { ...before, ...changes };
-        // A new address receives the events that the webhook had already listed.
-        if (!onlyDisables) checkMayReceive(caller, after.events);
+        if (!onlyDisables) await checkMayChange(tx, tenantId, caller, before, after);
         return fields.size === 0 ? before : updateWebhook(tx, tenantId, webhookId, after);
       });
       worker.wake();
@@ -139,6 +140,23 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
       return toDelivery(row);
     },
   };
+}
+
+/**
+ * Throws PERMISSION_DENIED if a changed webhook would send events of the audit log, which the caller may not read. A new address
+ * receives what the webhook lists, and also those that wait from when it listed more, and those that are sent again.
+ */
+async function checkMayChange(
+  tx: Transaction,
+  tenantId: string,
+  caller: Caller,
+  before: WebhookRow,
+  after: Pick<WebhookRow, 'events'>,
+): Promise<void> {
+  checkMayReceive(caller, [...before.events, ...after.events]);
+  if (!holdsEveryScope(caller) && (await keepsEvents(tx, tenantId, before.webhook_id, auditEventType))) {
+    checkMayReceive(caller, [auditEventType]);
+  }
 }
 
 /** Throws PERMISSION_DENIED if the events include those of the audit log, which the caller may not read. */

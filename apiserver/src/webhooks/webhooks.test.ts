@@ -14,6 +14,7 @@ import { enqueue, enqueueAll } from '../platform/events/outbox.ts';
 import {
   alarmSubject,
   attributesSubject,
+  auditSubject,
   provisionedSubject,
   rolloutSubject,
   statusSubject,
@@ -228,6 +229,34 @@ describe('webhooks', function () {
     expect(await outcomeOf(update(all.webhookId, disabled, lesser))).to.equal('PERMISSION_DENIED');
     expect(await outcomeOf(update(all.webhookId, { enabled: false }, lesser))).to.equal('OK');
     for (const { webhookId } of [named, all]) await call(method.deleteWebhook, { webhookId });
+  });
+
+  it('send none of the audit log that they keep to an address of callers who may not read it', async () => {
+    const lesser = ['events:write'];
+    const { at, webhookId } = await hook(['*']);
+    await emit(auditSubject('acme', newId()));
+    await eventually(async () => (await deliveriesOf(webhookId))[0]?.status === Status.delivered);
+    const theirs = await receiver();
+    const divert = (events: string[]) => {
+      const fields = { url: theirs.url, events };
+      const update = { webhookId, ...fields, updateMask: { paths: Object.keys(fields) } };
+      return outcomeOf(call(method.updateWebhook, update, 'acme', lesser));
+    };
+    const resend = async () => {
+      const { deliveryId } = (await deliveriesOf(webhookId))[0]!;
+      return outcomeOf(call(method.resendWebhookDelivery, { webhookId, deliveryId }, 'acme', lesser));
+    };
+    expect(await divert(['alarm.raised'])).to.equal('PERMISSION_DENIED');
+    await call(method.updateWebhook, { webhookId, events: ['alarm.raised'], updateMask: { paths: ['events'] } });
+    expect(await divert(['alarm.raised'])).to.equal('PERMISSION_DENIED');
+    expect(await resend()).to.equal('OK');
+    await eventually(() => at.received.length === 2);
+    expect(theirs.received).to.have.length(0);
+    await test.database.system((tx) =>
+      tx.query('DELETE FROM webhook_deliveries WHERE webhook_id = $1 AND subject = $2', [webhookId, 'audit.event']),
+    );
+    expect(await divert(['alarm.raised'])).to.equal('OK');
+    await call(method.deleteWebhook, { webhookId });
   });
 
   it('are named only by events, also of a tenant whose name occurs in them', async () => {
