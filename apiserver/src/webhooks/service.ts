@@ -18,6 +18,7 @@ import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { idField, textField, updatedFields } from '../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
+import { seesPart } from '../platform/visibility.ts';
 import { urlProblems } from './sending/webhook-call.ts';
 import { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
@@ -159,8 +160,17 @@ async function checkMayChange(
   }
 }
 
-/** Throws PERMISSION_DENIED if the events include those of the audit log, which the caller may not read. */
+/** What events tell of all devices. */
+const told = ['devices:read', 'telemetry:read', 'alarms:read', 'events:read'] as const;
+
+/**
+ * Throws PERMISSION_DENIED if the caller is limited to some devices, since events are about all of them, or if the events include
+ * those of the audit log, which it may not read.
+ */
 function checkMayReceive(caller: Caller, events: readonly string[]): void {
+  if (seesPart(caller, told)) {
+    throw permissionDenied('webhooks are not available to users who are limited to device groups');
+  }
   if (holdsEveryScope(caller) || !events.some((event) => event === '*' || event === auditEventType)) return;
   throw permissionDenied('every scope is required for events of the audit log: list others by name');
 }

@@ -231,6 +231,27 @@ describe('webhooks', function () {
     for (const { webhookId } of [named, all]) await call(method.deleteWebhook, { webhookId });
   });
 
+  it('are made and given an address only by callers who are not limited to some devices', async () => {
+    const { at, webhookId } = await hook(['alarm.raised']);
+    const limitedGrants = [{ scopes: ['telemetry:read', 'alarms:read'], deviceGroupIds: [newId()] }];
+    const by = { kind: 'user', tenantId: 'acme', scopes: new Set(['events:write']), limitedGrants } as const;
+    const limited = <M extends (typeof method)[keyof typeof method]>(of: M, request: MessageInitShape<M['input']>) =>
+      outcomeOf(
+        registry.unary(
+          of,
+          create(of.input, request) as MessageShape<M['input']>,
+          internalContext({ ...publicCaller, ...by }),
+        ),
+      );
+    const made = { url: at.url, secret: 's', events: ['alarm.raised'] };
+    expect(await limited(method.createWebhook, made)).to.equal('PERMISSION_DENIED');
+    const update = { webhookId, url: at.url, updateMask: { paths: ['url'] } };
+    expect(await limited(method.updateWebhook, update)).to.equal('PERMISSION_DENIED');
+    const disable = { webhookId, enabled: false, updateMask: { paths: ['enabled'] } };
+    expect(await limited(method.updateWebhook, disable)).to.equal('OK');
+    expect(await limited(method.deleteWebhook, { webhookId })).to.equal('OK');
+  });
+
   it('send none of the audit log that they keep to an address of callers who may not read it', async () => {
     const lesser = ['events:write'];
     const { at, webhookId } = await hook(['*']);
