@@ -452,7 +452,7 @@ describe('custom resources written for REST callers', function () {
     expect((await call(profile.createProfile, { name: 'doomed' })).profileId).to.equal(profileId);
   });
 
-  it('says that a deletion has begun if the profile has come into use, with a code that the audit log records in any case', async () => {
+  it('says that a deletion has begun if the profile has come into use', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'taken' });
     const deviceId = newId();
     const { database } = test;
@@ -596,7 +596,7 @@ describe('custom resources written for REST callers', function () {
     expect(object!.spec.profileRef.name).to.equal('holder');
   });
 
-  it('says that a refused change that cannot be reverted is made, with a code that the audit log records in any case', async () => {
+  it('says that a refused change that cannot be reverted is made', async () => {
     await call(profile.createProfile, { name: 'kept' });
     const { profileId } = await call(profile.createProfile, { name: 'first' });
     await call(template.createTemplate, { name: 'left', profileId });
@@ -610,33 +610,6 @@ describe('custom resources written for REST callers', function () {
     expect(await refusalOf(cut.patch(context, { kind: 'ProvisioningTemplate', name: 'left', spec }))).to.match(
       /^CANCELLED .*: the custom resource is changed nevertheless$/,
     );
-  });
-
-  it('says that a profile or template is changed if it is deleted before it is read again, with such a code', async () => {
-    const { database } = test;
-    const read = database.read.bind(database);
-    /** Deletes the row of a resource before the first reading that would see its new name. */
-    const deleteRenamed = (table: 'profiles' | 'provisioning_templates', name: string) => {
-      database.read = async (...given) => {
-        await database.system((tx) => tx.query(`DELETE FROM ${table} WHERE name = $1`, [name]));
-        return read(...given);
-      };
-    };
-    try {
-      const { profileId } = await call(profile.createProfile, { name: 'fleeting' });
-      const { templateId } = await call(template.createTemplate, { name: 'fleeting', profileId });
-      deleteRenamed('provisioning_templates', 'gone');
-      const renamed = { name: 'gone', updateMask: mask('name') };
-      expect(await refusalOf(call(template.updateTemplate, { templateId, ...renamed }))).to.equal(
-        'CANCELLED the change is made; then template not found',
-      );
-      deleteRenamed('profiles', 'gone');
-      expect(await refusalOf(call(profile.updateProfile, { profileId, ...renamed }))).to.equal(
-        'CANCELLED the change is made; then profile not found',
-      );
-    } finally {
-      database.read = read;
-    }
   });
 
   describe('when the data plane is slow', () => {

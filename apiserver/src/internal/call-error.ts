@@ -6,26 +6,35 @@ import { codeNames, codes, KelletError, toKelletError, unavailable } from '../pl
 /** Trailer that marks errors of the service itself, as opposed to the transport. */
 const errorTrailer = 'kellet-error-bin';
 
-/** Converts an error of a handler to the status of the internal call. */
-export function toInternalStatus(thrown: unknown): StatusObject & { readonly error: KelletError } {
+/** What the status of a call cannot say about its error. */
+interface ErrorFacts {
+  readonly retryAfterSeconds?: number;
+  /** Whether the call has changed something before it failed. */
+  readonly hasChanged: boolean;
+}
+
+/** Converts an error of a handler to the status of the internal call. `hasChanged` tells whether it has changed something before. */
+export function toInternalStatus(thrown: unknown, hasChanged: boolean): StatusObject & { readonly error: KelletError } {
   const error = toKelletError(thrown);
   const metadata = new Metadata();
-  metadata.set(errorTrailer, Buffer.from(JSON.stringify({ retryAfterSeconds: error.retryAfterSeconds })));
+  const facts: ErrorFacts = { retryAfterSeconds: error.retryAfterSeconds, hasChanged };
+  metadata.set(errorTrailer, Buffer.from(JSON.stringify(facts)));
   return { code: codes[error.code].grpc, details: error.message, metadata, error };
 }
 
 /** Reports whether a call failed because its connection did, rather than by a decision of the other side. */
 export const isLostConnection = (failure: ServiceError): boolean =>
-  failure.metadata?.get(errorTrailer)[0] === undefined &&
-  (failure.code === status.UNAVAILABLE || failure.code === status.INTERNAL);
+  factsOf(failure) === undefined && (failure.code === status.UNAVAILABLE || failure.code === status.INTERNAL);
+
+/** Reports whether the other side says that the call has changed something before it failed. */
+export const saysChanged = (failure: ServiceError): boolean => factsOf(failure)?.hasChanged ?? false;
 
 /** Converts a failure to the error for the caller of a remote handler. `target` names the service in the message. */
 export function fromInternalStatus(failure: ServiceError, target: string): KelletError {
   const code = codeNames.get(failure.code);
-  const trailer = failure.metadata?.get(errorTrailer)[0];
-  if (trailer !== undefined && code !== undefined) {
-    const { retryAfterSeconds } = JSON.parse(trailer.toString()) as { retryAfterSeconds?: number };
-    return new KelletError(code, failure.details, { retryAfterSeconds, cause: failure });
+  const facts = factsOf(failure);
+  if (facts && code !== undefined) {
+    return new KelletError(code, failure.details, { retryAfterSeconds: facts.retryAfterSeconds, cause: failure });
   }
   switch (failure.code) {
     case status.CANCELLED:
@@ -42,4 +51,10 @@ export function fromInternalStatus(failure: ServiceError, target: string): Kelle
     default:
       return toKelletError(failure);
   }
+}
+
+/** Returns what the other side says about its error; undefined for a failure of the transport. */
+function factsOf(failure: ServiceError): ErrorFacts | undefined {
+  const trailer = failure.metadata?.get(errorTrailer)[0];
+  return trailer === undefined ? undefined : (JSON.parse(trailer.toString()) as ErrorFacts);
 }

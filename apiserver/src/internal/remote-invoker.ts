@@ -32,8 +32,9 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { KelletError, unavailable } from '../platform/errors.ts';
 import { metadataEntries } from '../platform/grpc/grpc-context.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
+import { currentTrace } from '../platform/observability/tracing.ts';
 import { type CallContext, type Invoker, isOpenEnded, type StreamHandler } from '../platform/rpc.ts';
-import { fromInternalStatus, isLostConnection } from './call-error.ts';
+import { fromInternalStatus, isLostConnection, saysChanged } from './call-error.ts';
 import { callHeader, encodeContext } from './call-header.ts';
 import { controlCredentials, type ControlTlsFiles } from './control-tls.ts';
 import { endOfRequests, internalService } from './end-of-requests.ts';
@@ -82,6 +83,7 @@ export class RemoteInvoker implements Invoker {
     request: MessageShape<M['input']>,
     context: CallContext,
   ): Promise<MessageShape<M['output']>> {
+    const trace = currentTrace();
     await this.connected();
     const isSent = this.state() === connectivityState.READY;
     const call = this.open(method, context, context.deadline ?? defaultDeadline(method));
@@ -91,7 +93,10 @@ export class RemoteInvoker implements Invoker {
         context.afterResponse(() => call.end());
         resolve(reply as MessageShape<M['output']>);
       });
-      call.once('error', (failure: ServiceError) => reject(this.errorOf(failure, isSent && mayHaveChanged(method))));
+      call.once('error', (failure: ServiceError) => {
+        if (saysChanged(failure)) trace?.markChanged();
+        reject(this.errorOf(failure, isSent && mayHaveChanged(method)));
+      });
       call.once('end', () => reject(unavailable(`${this.target} ended the call without a response`)));
       call.write(request);
     });
@@ -231,6 +236,7 @@ export class RemoteInvoker implements Invoker {
     input: Parameters<StreamHandler>[0],
     context: CallContext,
   ): AsyncGenerator<Message> {
+    const trace = currentTrace();
     await this.connected();
     const call = this.open(method, context, context.deadline);
     // An error thrown by the source of the requests (when one is rejected) becomes the outcome of the call.
@@ -244,8 +250,14 @@ export class RemoteInvoker implements Invoker {
     try {
       for await (const reply of call) yield reply as Message;
     } catch (thrown) {
-      if ('error' in refused) throw refused.error;
-      throw isServiceError(thrown) ? this.errorOf(thrown, false) : thrown;
+      if ('error' in refused) {
+        // What the other side has made of earlier requests is unknown: the call was cancelled.
+        if (mayHaveChanged(method)) trace?.markChanged();
+        throw refused.error;
+      }
+      if (!isServiceError(thrown)) throw thrown;
+      if (saysChanged(thrown)) trace?.markChanged();
+      throw this.errorOf(thrown, false);
     } finally {
       call.cancel();
     }

@@ -157,7 +157,7 @@ export class InternalServer {
       await inTrace(trace, () => Promise.race([run(method, call, registry, opened), stopped]));
       endTrace(trace, { 'rpc.grpc.status_code': status.OK });
     } catch (thrown) {
-      const failure = toInternalStatus(thrown);
+      const failure = toInternalStatus(thrown, trace?.hasChanged ?? false);
       const fault = codes[failure.error.code].http >= 500 ? failure.error.code : undefined;
       if (trace) endTrace(trace, { 'rpc.grpc.status_code': failure.code }, fault);
       if (failure.error.code === 'INTERNAL') {

@@ -49,32 +49,9 @@ export class KelletError extends Error {
   }
 }
 
-/** Codes of calls that may have changed something, such as those that their caller has cancelled; any other means that nothing was. */
-export const unclearOutcomes: ReadonlySet<ErrorCode> = new Set([
-  'CANCELLED',
-  'DEADLINE_EXCEEDED',
-  'UNAVAILABLE',
-  'INTERNAL',
-  'UNKNOWN',
-  'DATA_LOSS',
-]);
-
-/**
- * Returns the error of a call that ends although something is changed. Its code says so, also to the audit log, which records it in any
- * case.
- */
+/** Returns the error of a call that ends although a part of what it does is done: its code does not say that nothing was changed. */
 export const halfDone = (message: string, cause?: KelletError): KelletError =>
   new KelletError('CANCELLED', message, { cause });
-
-/** Waits for what remains of a call that has changed something: the code of an error must not say that it has not. */
-export async function afterChange<T>(rest: Promise<T>): Promise<T> {
-  try {
-    return await rest;
-  } catch (error) {
-    if (!(error instanceof KelletError) || unclearOutcomes.has(error.code)) throw error;
-    throw halfDone(`the change is made; then ${error.message}`, error);
-  }
-}
 
 /** The request is invalid; the message names the field. */
 export const invalidArgument = (message: string): KelletError => new KelletError('INVALID_ARGUMENT', message);

@@ -14,7 +14,7 @@ import { type LastStep, refusalError } from '../control/applier.ts';
 import { cancelIfOverdue, cancelIntent, forgetIntent, type Intent, openIntent } from '../control/intents.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { afterChange, KelletError, unavailable } from '../platform/errors.ts';
+import { KelletError, unavailable } from '../platform/errors.ts';
 import type { KubernetesApi, KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
@@ -138,7 +138,7 @@ export class Creations {
       try {
         const outcome = await database.tenant(intent.tenantId, async (tx) =>
           (await cancelIntent(tx, intent.tenantId, intent.intentId)) === 'active'
-            ? { value: await afterChange(read(tx)) }
+            ? { value: await read(tx) }
             : undefined,
         );
         // Waits for the deletion, but not for an unavailable API server: the sweep deletes what remains.

@@ -17,7 +17,7 @@ import { sleep } from '../platform/clock.ts';
 import { FairSlots } from '../platform/concurrency/fair-slots.ts';
 import { KeyedMutex } from '../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { afterChange, failedPrecondition, halfDone, KelletError, notFound, unavailable } from '../platform/errors.ts';
+import { failedPrecondition, halfDone, KelletError, notFound, unavailable } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { type KubernetesApi, type KubernetesObject, resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
@@ -184,7 +184,7 @@ export class ResourceWriter {
   ): Promise<void> {
     const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
-    const { refusal } = await afterChange(this.applied(kind, context.tenantId, after, { key: change.key }));
+    const { refusal } = await this.applied(kind, context.tenantId, after, { key: change.key });
     if (!refusal) return;
     const refused = changeRefused(change, refusal);
     try {

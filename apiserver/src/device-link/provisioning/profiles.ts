@@ -6,7 +6,7 @@ import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { listSized } from '../../platform/database/sized-rows.ts';
-import { afterChange, failedPrecondition, notFound } from '../../platform/errors.ts';
+import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Paging } from '../../platform/requests/paging.ts';
@@ -147,7 +147,7 @@ export function profileService(parts: {
         spec,
         leastSpec: { type: '' },
       });
-      return toProfile(await afterChange(read(context, row.profile_id)));
+      return toProfile(await read(context, row.profile_id));
     },
 
     async deleteProfile(request, context) {

@@ -16,7 +16,7 @@ import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping
 import { credentialTypeField } from '../../device-registry/devices/credential-type.ts';
 import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { afterChange, failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Paging } from '../../platform/requests/paging.ts';
@@ -132,7 +132,7 @@ export function templateMethods(parts: {
   ): Promise<TemplateRow> => {
     const renamed = displayName === undefined ? {} : { displayName };
     await writer.patch(context, { kind: 'ProvisioningTemplate', name: row.resource_name, spec, ...renamed });
-    return afterChange(read(context, row.template_id));
+    return read(context, row.template_id);
   };
 
   return {
@@ -243,7 +243,7 @@ export function templateMethods(parts: {
       // The operator keeps the key in a Secret that it alone may write; it gets the new key sealed.
       const annotations = { [sealedKeyAnnotation]: sealKey(namespace, name, provisionKey) };
       await writer.patch(context, { kind, name, spec: [], annotations, key });
-      return toTemplate(await afterChange(read(context, row.template_id)), provisionKey);
+      return toTemplate(await read(context, row.template_id), provisionKey);
     },
   };
 }

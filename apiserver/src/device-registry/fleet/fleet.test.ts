@@ -302,7 +302,7 @@ describe('fleets', function () {
       expect((await get(id)).tags).to.deep.equal({ turn: '1', a: 'a', b: 'b', c: 'c', d: 'd' });
     });
 
-    it('say that some are changed if a later one cannot be, with a code that the audit log records in any case', async () => {
+    it('say that some are changed if a later one cannot be', async () => {
       const ids = await test.database.tenant('acme', async (tx) => {
         const { rows } = await tx.query<{ device_id: string }>(
           `INSERT INTO devices (tenant_id, device_id, name, hardware_id, tags)
@@ -456,29 +456,6 @@ describe('fleets', function () {
   });
 
   describe('grouped by a query', () => {
-    it('say that a group is changed although it is deleted while it is filled, with a code that the audit log records in any case', async () => {
-      const { database } = test;
-      const read = database.read.bind(database);
-      const query = (name: string) => ({ name, query: { tag: ['none=1'] } });
-      const { groupId } = await call(method.createDeviceGroup, query('before'));
-      database.read = async (...given) => {
-        await database.system((tx) => tx.query(`DELETE FROM device_groups WHERE name = 'after'`));
-        return read(...given);
-      };
-      try {
-        for (const change of [
-          () =>
-            call(method.updateDeviceGroup, { groupId, ...query('after'), updateMask: { paths: ['name', 'query'] } }),
-          () => call(method.createDeviceGroup, query('after')),
-        ]) {
-          const failed = await refusal(change());
-          expect(`${failed.code} ${failed.message}`).to.match(/^CANCELLED the change is made; then .* not found$/);
-        }
-      } finally {
-        database.read = read;
-      }
-    });
-
     const group = async (name: string, query: MessageInitShape<typeof method.createDeviceGroup.input>['query']) =>
       call(method.createDeviceGroup, { name, query: query! });
 

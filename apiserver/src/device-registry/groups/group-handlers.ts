@@ -10,7 +10,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { listSized } from '../../platform/database/sized-rows.ts';
-import { afterChange, failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
@@ -67,7 +67,7 @@ export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRe
   /** Returns a group once its members follow its query, or after some time. */
   const filled = async (tenantId: string, groupId: string) => {
     await queryGroups.fill(tenantId, groupId);
-    return toGroup(await afterChange(database.read(tenantId, (tx) => findGroup(tx, tenantId, groupId))));
+    return toGroup(await database.read(tenantId, (tx) => findGroup(tx, tenantId, groupId)));
   };
 
   return {

@@ -1,6 +1,7 @@
 import type { DescService } from '@bufbuild/protobuf';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
+import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import type { ChainedEvent } from '../../platform/audit/audit-event.ts';
@@ -176,3 +177,103 @@ describe('the audit log of the gateway', function () {
     });
   });
 });
+
+for (const [where, split] of [
+  ['this process', false],
+  ['another process', true],
+] as const) {
+  describe(`the audit log of calls that ${where} refuses after a change`, function () {
+    this.timeout(60_000);
+    let server: TestGateway;
+    /** What a call does before it is refused. */
+    let work: () => Promise<unknown> = () => Promise.resolve();
+
+    before(async () => {
+      const refused = async () => {
+        await work();
+        throw notFound('user');
+      };
+      server = await startTestGateway(
+        (registry) => {
+          registry.register(AuthService, { deleteUser: refused });
+          registry.register(OtaService, {
+            uploadArtifact: async (requests) => {
+              for await (const request of requests) if (request.content?.data.length) return refused();
+              return {};
+            },
+          });
+        },
+        { split },
+      );
+      const all = { valid: true, scopes: [...allScopes], kind: Kind.user, userId: 'u1', rateLimitPerMinute: 100_000 };
+      server.tokens.set('all', { ...all, tenantId: 'acme' });
+      // From now on refused attempts of the user are left out.
+      for (let sent = 0; sent < 1000; sent += 100)
+        await Promise.all(Array.from({ length: 100 }, () => deleteUser('u5')));
+      const { database } = server.testDatabase;
+      await database.system((tx) => tx.query('CREATE TABLE made (tenant_id text)'));
+      await database.system((tx) => tx.query('GRANT ALL ON made TO kellet_tenant'));
+    });
+    after(() => server.stop());
+    beforeEach(() => (work = () => Promise.resolve()));
+
+    const send = async (verb: string, path: string, body?: string) => {
+      const headers = { authorization: 'Bearer all' };
+      const response = await fetch(`${server.rest}/api/v1/${path}`, { method: verb, headers, body });
+      await response.arrayBuffer();
+      return response.status;
+    };
+    const deleteUser = (userId: string) => send('DELETE', `auth/users/${userId}`);
+    const upload = (packageId: string) => send('PUT', `ota/packages/${packageId}/artifact`, 'bytes');
+    const count = async (id: string) => {
+      const { database } = server.testDatabase;
+      await chainAllOf(database, systemClock, 'acme');
+      const { rows } = await database.systemRead((tx) =>
+        tx.query<{ count: number }>(
+          `SELECT count(*)::int4 FROM audit_events WHERE tenant_id = 'acme' AND resource_id = $1 AND result = 'NOT_FOUND'`,
+          [id],
+        ),
+      );
+      return rows[0]!.count;
+    };
+    /** Resolves once each of five calls is recorded; among refused attempts one in 17 seconds would be. */
+    const expectRecorded = async (call: (id: string) => Promise<number>, id: string) => {
+      for (let times = 0; times < 5; times += 1) expect(await call(id)).to.equal(404);
+      await eventually(async () => (await count(id)) === 5);
+    };
+    const insert = `INSERT INTO made VALUES ('acme')`;
+    const transactions: readonly [name: string, run: () => Promise<unknown>][] = [
+      ['transaction', () => server.testDatabase.database.tenant('acme', (tx) => tx.query(insert))],
+      ['frequent', () => server.testDatabase.database.frequent('acme', (tx) => tx.query(insert))],
+      ['system', () => server.testDatabase.database.system((tx) => tx.query(insert))],
+    ];
+    it('has every one that has changed something, also while refused attempts are left out', async () => {
+      for (const [name, run] of transactions) {
+        work = run;
+        await expectRecorded(deleteUser, name);
+      }
+    });
+
+    it('has uploads that have changed something', async () => {
+      work = () => server.testDatabase.database.tenant('acme', (tx) => tx.query(insert));
+      await expectRecorded(upload, 'uploaded');
+    });
+
+    it('leaves those out that have only read, or have rolled back what they have written', async () => {
+      const { database } = server.testDatabase;
+      work = async () => {
+        await database.tenant('acme', (tx) => tx.query('SELECT FROM made'));
+        await database.read('acme', (tx) => tx.query('SELECT FROM made'));
+        const failed = database.tenant('acme', async (tx) => {
+          await tx.query(insert);
+          throw notFound('anything');
+        });
+        await failed.catch(() => undefined);
+      };
+      for (let times = 0; times < 20; times += 1) expect(await deleteUser('left')).to.equal(404);
+      work = () => database.tenant('acme', (tx) => tx.query(insert));
+      await expectRecorded(deleteUser, 'changed');
+      expect(await count('left')).to.be.below(10);
+    });
+  });
+}

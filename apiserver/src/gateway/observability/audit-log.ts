@@ -4,11 +4,22 @@ import type { DescMethod } from '@bufbuild/protobuf';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
 import { actorOf, type AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
-import { toKelletError, unclearOutcomes } from '../../platform/errors.ts';
+import { type ErrorCode, toKelletError } from '../../platform/errors.ts';
+import { currentTrace } from '../../platform/observability/tracing.ts';
 import type { CallContext, Caller, Invoker } from '../../platform/rpc.ts';
 import { accessOf, type RouteTable } from '../transcoding/routes.ts';
 import type { AccessEntry } from './access-log.ts';
 import { type AuditedMethod, auditedMethods, localName } from './audited-calls.ts';
+
+/** Codes of calls that may have changed something which this process does not know of. */
+const unclearOutcomes: ReadonlySet<ErrorCode> = new Set([
+  'CANCELLED',
+  'DEADLINE_EXCEEDED',
+  'UNAVAILABLE',
+  'INTERNAL',
+  'UNKNOWN',
+  'DATA_LOSS',
+]);
 
 /** The parts of the trail that the gateway uses. */
 export type CallTrail = Pick<AuditTrail, 'mustHaveRoom' | 'record' | 'note' | 'noteOnce'>;
@@ -88,8 +99,8 @@ export class AuditLog {
 
   private failed(call: AuditedCall, error: unknown): void {
     const { code } = toKelletError(error);
-    // The change may have been made: then it must not be left out because there are many refused attempts.
-    if (unclearOutcomes.has(code)) this.trail.record(call.facts(code)).catch(() => undefined);
+    // A change must not be left out because there are many refused attempts.
+    if (call.hasChanged || unclearOutcomes.has(code)) this.trail.record(call.facts(code)).catch(() => undefined);
     else this.trail.note(call.facts(code));
   }
 
@@ -119,11 +130,17 @@ class AuditedCall {
   private readonly audited: AuditedMethod;
   private readonly context: CallContext;
   private readonly request: () => object;
+  private readonly trace = currentTrace();
 
   constructor(audited: AuditedMethod, context: CallContext, request: () => object) {
     this.audited = audited;
     this.context = context;
     this.request = request;
+  }
+
+  /** Whether the call has changed something, whatever its outcome. */
+  get hasChanged(): boolean {
+    return this.trace?.hasChanged ?? false;
   }
 
   facts(result: string, response?: object): AuditFacts {

@@ -4,7 +4,7 @@ import pg from 'pg';
 import { unavailable } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
 import { counter, type Registry } from '../observability/metrics.ts';
-import { beginClientSpan, currentTrace, endTrace, inTrace } from '../observability/tracing.ts';
+import { beginClientSpan, currentTrace, endTrace, inTrace, markChanged } from '../observability/tracing.ts';
 import { connectionOptions, cutOff, prepareSession } from './connection.ts';
 import { ConnectionPool } from './connection-pool.ts';
 import {
@@ -443,7 +443,9 @@ export class Database {
         lostCommit,
         this.outcomeMilliseconds,
       );
-    if (!hasFailed) this.hints.add(queue.hints);
+    if (hasFailed) return result;
+    if (id !== undefined) markChanged();
+    this.hints.add(queue.hints);
     return result;
   }
 

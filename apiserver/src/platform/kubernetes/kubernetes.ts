@@ -12,7 +12,7 @@ import {
 import type { JSONWebKeySet } from 'jose';
 import { KelletError } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
-import { traceHeaders } from '../observability/tracing.ts';
+import { markChanged, traceHeaders } from '../observability/tracing.ts';
 import { traceRequestTo } from '../outbound/outgoing-call.ts';
 
 /** A custom resource as returned by the API server. */
@@ -69,7 +69,8 @@ export class KubernetesApi {
     { dryRun = false } = {},
   ): Promise<KubernetesObject<Spec>> {
     const options = { fieldManager: apiFieldManager, dryRun, signal };
-    return this.served(this.client.create(customResources[kind], object, options));
+    const creation = this.client.create(customResources[kind], object, options);
+    return dryRun ? this.served(creation) : this.changed(creation);
   }
 
   /** Returns a resource, or undefined if it does not exist. */
@@ -99,7 +100,7 @@ export class KubernetesApi {
    */
   apply<Spec>(kind: Kind, object: KubernetesObject<Spec>, signal?: AbortSignal): Promise<KubernetesObject<Spec>> {
     const options = { fieldManager: apiFieldManager, force: false, signal };
-    return this.served(this.client.apply(customResources[kind], object, options));
+    return this.changed(this.client.apply(customResources[kind], object, options));
   }
 
   /**
@@ -114,13 +115,13 @@ export class KubernetesApi {
     signal?: AbortSignal,
   ): Promise<KubernetesObject<Spec>> {
     const options = { fieldManager: apiFieldManager, signal };
-    return this.served(this.client.mergePatch(customResources[kind], namespace, name, patch, options));
+    return this.changed(this.client.mergePatch(customResources[kind], namespace, name, patch, options));
   }
 
   /** Deletes the resource if it still has this uid; does nothing if it no longer exists. */
   async delete(kind: Kind, namespace: string, name: string, uid: string, signal?: AbortSignal): Promise<void> {
     try {
-      await this.served(this.client.delete(customResources[kind], namespace, name, uid, signal));
+      await this.changed(this.client.delete(customResources[kind], namespace, name, uid, signal));
     } catch (error) {
       if (error instanceof KubernetesError && ['notFound', 'conflict'].includes(error.failure)) return;
       throw error;
@@ -147,6 +148,12 @@ export class KubernetesApi {
   /** Closes the kept-alive connections. */
   close(): Promise<void> {
     return this.client.close();
+  }
+
+  private async changed<T>(request: Promise<T>): Promise<T> {
+    const result = await this.served(request);
+    markChanged();
+    return result;
   }
 
   private async served<T>(request: Promise<T>): Promise<T> {

@@ -17,10 +17,27 @@ export class Trace {
   /** Who shares connections fairly with others: the tenant or, until it is known, the address. */
   owner: string | undefined;
   private received: TraceContext | undefined;
+  private readonly parent: Trace | undefined;
+  private isChanged = false;
 
-  constructor(received: TraceContext | undefined, span: Span | undefined) {
+  /** `parent` is the part of the same call to which this one belongs. */
+  constructor(received: TraceContext | undefined, span: Span | undefined, parent?: Trace) {
     this.received = received;
     this.span = span;
+    this.parent = parent;
+    this.requestId = parent?.requestId;
+    this.owner = parent?.owner;
+  }
+
+  /** Whether something is changed for good, as far as this process knows, even if the call fails after that. */
+  get hasChanged(): boolean {
+    return this.isChanged;
+  }
+
+  /** Records that something is changed for good. */
+  markChanged(): void {
+    this.isChanged = true;
+    this.parent?.markChanged();
   }
 
   /** The position from which the next part continues. A trace without a received context starts here. */
@@ -59,6 +76,9 @@ export function setTraceOwner(owner: string): void {
   const trace = currentTrace();
   if (trace) trace.owner = owner;
 }
+
+/** Records that the current call has changed something for good. */
+export const markChanged = (): void => currentTrace()?.markChanged();
 
 /** Runs work in the current trace, or in one of its own outside of calls, so that it can have an owner. */
 export const inSomeTrace = <T>(work: () => T): T =>
@@ -125,10 +145,7 @@ export function beginClientSpan(name: string, attributesOf: () => Attributes, ma
   const { api, tracer } = exporting;
   const parent = running?.span ? api.trace.setSpan(api.ROOT_CONTEXT, running.span) : api.ROOT_CONTEXT;
   const span = tracer.startSpan(name, { kind: api.SpanKind.CLIENT, attributes: attributesOf() }, parent);
-  const trace = new Trace(undefined, span);
-  trace.requestId = running?.requestId;
-  trace.owner = running?.owner;
-  return trace;
+  return new Trace(undefined, span, running);
 }
 
 /** Returns the headers with which an HTTP server continues the current trace; empty outside of one. */

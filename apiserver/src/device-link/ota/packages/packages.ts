@@ -23,7 +23,7 @@ import { inManifest } from '../../../control/field-names.ts';
 import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { listSized } from '../../../platform/database/sized-rows.ts';
-import { afterChange, failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import type { Registry } from '../../../platform/observability/metrics.ts';
@@ -177,7 +177,7 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
   async update(request: UpdatePackageRequest, context: CallContext): Promise<OtaPackage> {
     const { guard } = this.intake.settings;
     await updatePackage({ database: this.database, writer: this.writer, guard }, request, context);
-    return afterChange(this.get(context.tenantId, request.packageId));
+    return this.get(context.tenantId, request.packageId);
   }
 
   /** Receives bytes of an uploaded artifact. */
