@@ -86,7 +86,7 @@ describe('diagnostics on the port for operations', function () {
   const child = logger.child({ service: 'x' });
   const recorded: AuditFacts[] = [];
   const take = (facts: AuditFacts): void => void recorded.push(facts);
-  const audit = { note: take, noteOnce: take };
+  const audit = { record: async (facts: AuditFacts) => take(facts), noteOnce: take };
   let server: ProcessServer;
   let port: number;
 

@@ -31,14 +31,14 @@ const digest = (text: string): Buffer => createHash('sha256').update(text).diges
 export class Diagnostics {
   private readonly secret: Buffer;
   private readonly logger: Logger;
-  private readonly audit: Pick<AuditTrail, 'note' | 'noteOnce'>;
+  private readonly audit: Pick<AuditTrail, 'record' | 'noteOnce'>;
   private readonly profiler = new Profiler();
 
   /**
    * `secret` is what callers present as a bearer token, and `logger` the one whose level they change. What they do is recorded
    * in the audit log of the platform.
    */
-  constructor(secret: string, logger: Logger, audit: Pick<AuditTrail, 'note' | 'noteOnce'>) {
+  constructor(secret: string, logger: Logger, audit: Pick<AuditTrail, 'record' | 'noteOnce'>) {
     this.secret = digest(secret);
     this.logger = logger;
     this.audit = audit;
@@ -58,7 +58,8 @@ export class Diagnostics {
       throw new KelletError('UNAUTHENTICATED', 'the control secret is required as a bearer token');
     }
     refuseParameters(request.url!, path === '/profile/cpu' ? ['seconds'] : []);
-    if (request.method !== 'GET') this.audit.note(facts);
+    // Not awaited: diagnostics work while the database is away.
+    if (request.method !== 'GET') this.audit.record(facts).catch(() => undefined);
     if (path === '/profile/cpu') await this.profileCpu(request, response);
     else if (path === '/profile/heap') await this.snapshotHeap(response);
     else {

@@ -94,6 +94,31 @@ describe('fair slots', () => {
     expect(order.slice(left.length)).to.deep.equal(['a', 'b', 'c', 'd', 'b', 'c']);
   });
 
+  it('are asked for by those with fewer, until all have as many', async () => {
+    const slots = new FairSlots({ total: 8, perOwner: 4, waitingPerOwner: 9, askAfterMilliseconds: 5 });
+    const releases: (() => void)[] = [];
+    const asked: string[] = [];
+    for (const name of ['a1', 'a2', 'a3', 'a4', 'b1', 'b2', 'b3', 'b4']) {
+      const index = releases.length;
+      const giveWay = () => {
+        asked.push(name);
+        releases[index]!();
+      };
+      releases.push(await slots.acquire(name[0]!, { giveWay }));
+    }
+    const waits = Array.from({ length: 4 }, () => slots.acquire('c'));
+    const more = failure(slots.acquire('a', { milliseconds: 60 }));
+    await Promise.all(waits.slice(0, 2));
+    expect(await more, 'one with more asks for none').to.be.instanceOf(NoSlotError);
+    expect(asked).to.deep.equal(['a1', 'b1']);
+    expect([slots.running, slots.waiting]).to.deep.equal([8, 2]);
+    releases[1]!();
+    releases[2]!();
+    for (const release of await Promise.all(waits)) release();
+    for (const release of releases) release();
+    expect([slots.running, slots.waiting]).to.deep.equal([0, 0]);
+  });
+
   it('drop waiters that give up and release a slot only once', async () => {
     const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 5 });
     const release = await slots.acquire('a', { signal });

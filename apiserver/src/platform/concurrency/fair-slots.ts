@@ -24,6 +24,8 @@ interface Limits {
   readonly waitingPerOwner: number;
   /** Of all owners together; unlimited if absent. Beyond it, the newest waiter of the owner with the most makes room for one of an owner with fewer. */
   readonly waiting?: number;
+  /** After how long the owner with the most slots is asked for one on behalf of a waiter whose owner has fewer; never if absent. */
+  readonly askAfterMilliseconds?: number;
   /** Returns what is thrown when no slot is available; a NoSlotError if absent. */
   readonly refusal?: (whose: Whose) => Error;
 }
@@ -34,12 +36,22 @@ interface Patience {
   readonly signal?: AbortSignal;
 }
 
+/** What to do while waiting for a slot, and with it. */
+interface Acquisition extends Patience {
+  /** Called at most once while the slot is in use, if it should be released soon because another owner waits who has fewer. */
+  readonly giveWay?: () => void;
+}
+
 /** The slots. */
 export class FairSlots {
   private readonly limits: Limits;
   private readonly held = new Map<string, number>();
   /** Queues by owner, in the order of their turns. */
   private readonly lines = new Map<string, Set<Waiter>>();
+  /** What to call for a slot of an owner, of those in use that have not been asked for; the longest in use first. */
+  private readonly askable = new Map<string, Set<() => void>>();
+  /** Waiters for whom a slot was asked for, with their owners: they are served first. */
+  private readonly promised = new Map<Waiter, string>();
   private total = 0;
 
   constructor(limits: Limits) {
@@ -71,14 +83,17 @@ export class FairSlots {
    * it. Throws the refusal, at once if too many of the owner's or in all are already waiting, or when it makes room for another
    * owner, and the signal's reason when it aborts.
    */
-  async acquire(owner: string, given: Patience = {}): Promise<() => void> {
+  async acquire(owner: string, given: Acquisition = {}): Promise<() => void> {
     given.signal?.throwIfAborted();
     if (this.isFree(owner)) this.take(owner);
     else await this.queue(owner, given);
+    const { giveWay } = given;
+    if (giveWay) this.askable.set(owner, (this.askable.get(owner) ?? new Set()).add(giveWay));
     let isHeld = true;
     return () => {
       if (!isHeld) return;
       isHeld = false;
+      if (giveWay) this.forget(owner, giveWay);
       this.total -= 1;
       const left = this.held.get(owner)! - 1;
       if (left === 0) this.held.delete(owner);
@@ -100,6 +115,8 @@ export class FairSlots {
     return new Promise((resolve, reject) => {
       const leave = () => {
         clearTimeout(timer);
+        clearInterval(asking);
+        this.promised.delete(waiter);
         signal?.removeEventListener('abort', abort);
         line.delete(waiter);
         if (line.size === 0 && this.lines.get(owner) === line) this.lines.delete(owner);
@@ -126,9 +143,33 @@ export class FairSlots {
               leave();
               reject(this.refused((this.held.get(owner) ?? 0) >= this.limits.perOwner ? 'own' : 'others'));
             }, milliseconds);
+      const { askAfterMilliseconds } = this.limits;
+      const asking =
+        askAfterMilliseconds === undefined
+          ? undefined
+          : setInterval(() => this.askFor(owner, waiter), askAfterMilliseconds);
       signal?.addEventListener('abort', abort, { once: true });
       line.add(waiter);
     });
+  }
+
+  /** Asks for a slot of the owner with the most, unless the waiter's owner would then have more. */
+  private askFor(owner: string, waiter: Waiter): void {
+    if (this.promised.has(waiter)) return;
+    const promised = [...this.promised.values()].filter((other) => other === owner).length;
+    let [richest, most] = ['', (this.held.get(owner) ?? 0) + promised + 1];
+    for (const [other, { size }] of this.askable) if (size > most) [richest, most] = [other, size];
+    const [giveWay] = this.askable.get(richest) ?? [];
+    if (!giveWay) return;
+    this.promised.set(waiter, owner);
+    this.forget(richest, giveWay);
+    giveWay();
+  }
+
+  private forget(owner: string, giveWay: () => void): void {
+    const left = this.askable.get(owner);
+    left?.delete(giveWay);
+    if (left?.size === 0) this.askable.delete(owner);
   }
 
   /** Refuses the newest waiter of the owner with the most, or throws the refusal of an owner who would have as many after the new one. */
@@ -150,6 +191,7 @@ export class FairSlots {
   }
 
   private letIn(): void {
+    for (const [waiter, owner] of this.promised) if (this.isFree(owner)) waiter.enter();
     for (const [owner, line] of this.lines) {
       if (this.total >= this.limits.total) return;
       if (!this.isFree(owner)) continue;

@@ -170,6 +170,13 @@ export function rowsOfSegments(tx: Transaction, segments: readonly ColdCandidate
 /** How long to wait for readers of a segment: readers that come later wait behind. */
 const dropMilliseconds = 250;
 
+/** Drops tables of points or leaves. Throws if a reader holds one for long (see isLockTimeout). */
+export async function dropTables(tx: Transaction, names: readonly string[]): Promise<void> {
+  await tx.query(`SET LOCAL lock_timeout = ${dropMilliseconds}`);
+  await tx.query(`DROP TABLE ${names.join(', ')}`);
+  await tx.query('SET LOCAL lock_timeout = 0');
+}
+
 /**
  * Records that segments are cold and drops their rows. Throws if one of them is not hot, or if a reader holds one for long; then
  * nothing was changed.
@@ -180,8 +187,10 @@ export async function dropColdSegments(tx: Transaction, segmentIds: readonly big
     [segmentIds],
   );
   if (rowCount !== segmentIds.length) throw new Error('a segment was turned cold by another process');
-  await tx.query(`SET LOCAL lock_timeout = ${dropMilliseconds}`);
-  await tx.query(`DROP TABLE ${segmentIds.map((id) => `telemetry_segment_${id}`).join(', ')}`);
+  await dropTables(
+    tx,
+    segmentIds.map((id) => `telemetry_segment_${id}`),
+  );
 }
 
 /** Returns the time of the database. */

@@ -86,6 +86,26 @@ describe('closing a writer', function () {
     expect((await fsck(test.database)).problems).to.deep.equal([]);
   });
 
+  it('waits for no reader of an empty segment, behind whom all others would wait', async () => {
+    const writers = ['0198f3a2-7c41-7d3e-9b52-000000000001', '0198f3a2-7c41-7d3e-9b52-000000000002'];
+    const segments: bigint[] = [];
+    for (const writerId of writers) {
+      await query(`INSERT INTO telemetry_writers (writer_id) VALUES ('${writerId}')`);
+      const [opened] = await query<{ id: bigint }>(`SELECT telemetry_open_hot_segment('${writerId}') AS id`);
+      segments.push(opened!.id);
+    }
+    const open = () => query(`SELECT FROM telemetry_segments WHERE state = 'open'`);
+    await test.database.system(async (tx) => {
+      await tx.query(`SELECT FROM telemetry_segment_${segments[0]!}`);
+      const began = performance.now();
+      expect(await takeOverDeadWriters(test.database, logger), 'the other one').to.equal(1);
+      expect(performance.now() - began).to.be.below(5000);
+      expect(await open()).to.have.length(1);
+    });
+    expect(await takeOverDeadWriters(test.database, logger)).to.equal(1);
+    expect(await open()).to.have.length(0);
+  });
+
   it('reads no segment whose leaves are recorded', async () => {
     expect(await leaveOpenBatches()).to.equal(true);
     await query(`UPDATE anchor_batches SET created_at = created_at - interval '2 hours'`);

@@ -4,12 +4,14 @@
 import type { AnchorMode } from '@kellet/verify';
 import { batchChannel } from '../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { bytesOfIds } from '../leaves/leaf-bytes.ts';
 import { hashBytes, hashPair, type HashText } from '../points/leaf-hashes.ts';
 import { type Batch, batchRoot, type ChainSegment, treeLeaves } from './batches.ts';
 import { recordAgain, type RecordedLeaf, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
+import { dropTables } from './segments.ts';
 
 /** An element of anchor_batches.segments. */
 export interface StoredChainSegment {
@@ -223,7 +225,7 @@ async function completeSegment(tx: Transaction, writerId: string): Promise<boole
   );
   const { rows, least, greatest, leaves } = counted.rows[0]!;
   if (rows === 0n && !leaves) {
-    await tx.query(`DROP TABLE telemetry_segment_${id}, leaf_index_${id}`);
+    await dropTables(tx, [`telemetry_segment_${id}`, `leaf_index_${id}`]);
     await tx.query('DELETE FROM telemetry_segments WHERE segment_id = $1', [id]);
   } else {
     await tx.query(
@@ -244,6 +246,8 @@ export async function takeOverDeadWriters(database: Database, logger: Logger, si
     tx.query<{ writer_id: string }>('SELECT writer_id FROM telemetry_writers WHERE closed_at IS NULL'),
   );
   const failed = (error: unknown, writerId: string): void => {
+    // Its segment is being read: the next time.
+    if (isLockTimeout(error)) return;
     if (error instanceof KelletError) throw error;
     logger.error({ err: error, writerId }, 'failed to take over a dead telemetry writer');
   };

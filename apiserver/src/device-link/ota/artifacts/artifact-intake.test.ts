@@ -266,6 +266,48 @@ describe('the intake of artifacts', () => {
     expect(most).to.equal(3);
   });
 
+  it('gives up transfers of tenants with many for one that has waited, however slow their servers and clients are', async () => {
+    const [one, two, third] = [await newTenant(), await newTenant(), await newTenant()];
+    const few = { transfers: 4, transfersPerTenant: 2, askMilliseconds: 100 };
+    const [intake, packages] = [intakeOf(few), packagesOf(few)];
+    const bytes = randomBytes(100_000);
+    listener = (request, response) => {
+      if (request.url !== '/drip') return response.end(served.get(request.url!));
+      const timer = setInterval(() => response.write('x'), 10);
+      response.once('close', () => clearInterval(timer));
+    };
+    const drip = (tenantId: string) =>
+      outcome(intake.fetch(tenantId, `${base}/drip`, { sha256: randomBytes(32), sizeBytes: 0 }, { signal }));
+    const fetches = [drip(one), drip(two), drip(two), drip(one)];
+    const { uri, ...declared } = publish(randomBytes(100));
+    await intake.fetch(third, uri, declared, { signal });
+    const given = await Promise.race(fetches);
+    expect(given).to.include({ code: 'UNAVAILABLE' });
+    expect(given!.message).to.match(/given way to another tenant/);
+
+    const begin = async (tenantId: string, name: string) => {
+      const artifact = publish(bytes);
+      return (await packages.apply(meta(tenantId, name), specOf({ ...artifact, uri: 'upload://' }))).id;
+    };
+    const ended = new AbortController();
+    const slowly = async function* () {
+      yield bytes.subarray(0, 40_000);
+      await new Promise((resolve) => ended.signal.addEventListener('abort', resolve));
+    };
+    const uploads: { tenantId: string; id: string; outcome: Promise<unknown> }[] = [];
+    for (const tenantId of [one, two, two, one]) {
+      const id = await begin(tenantId, `slow-${uploads.length}`);
+      uploads.push({ tenantId, id, outcome: outcome(upload(packages, tenantId, id, slowly())) });
+    }
+    const id = await begin(third, 'quick');
+    expect(await upload(packages, third, id, inPieces(bytes))).to.include({ status: OtaPackage_Status.available });
+    const left = await Promise.race(uploads.map(async (each) => ({ ...each, outcome: await each.outcome })));
+    expect(left.outcome).to.include({ code: 'UNAVAILABLE' });
+    expect(await packages.get(left.tenantId, left.id), 'what has come is kept').to.include({ uploadedBytes: 40_000 });
+    ended.abort();
+    await Promise.all(uploads.map(({ outcome: over }) => over));
+  });
+
   it('lets no server occupy a slot indefinitely', async () => {
     const [tenant, other] = [await newTenant(), await newTenant()];
     const pace = { totalMilliseconds: 150, idleMilliseconds: 100, bytesPerSecond: 1, graceMilliseconds: 0 };

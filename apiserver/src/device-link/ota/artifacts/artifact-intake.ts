@@ -30,6 +30,8 @@ export interface IntakeSettings {
   readonly transfersPerTenant: number;
   /** How long a request waits for a slot. */
   readonly waitMilliseconds?: number;
+  /** How long a tenant waits before one with more transfers gives one up for it. */
+  readonly askMilliseconds?: number;
   readonly pace?: Partial<Pace>;
   /** How long an artifact is kept without a package. */
   readonly unusedSeconds?: number;
@@ -38,6 +40,7 @@ export interface IntakeSettings {
 /** How many transfers of a tenant may be queued; a queued upload holds a connection. */
 const waitingPerTenant = { fetch: 1000, upload: 100 };
 const defaultWaitMilliseconds = 30_000;
+const defaultAskMilliseconds = 5000;
 /** Longer than a request takes from its fetch to its package, so that its artifact is not removed in between. */
 const defaultUnusedSeconds = 120;
 const sweepMilliseconds = 5 * 60_000;
@@ -69,27 +72,40 @@ export class ArtifactIntake {
             `the tenant has ${perOwner} artifacts on their way already, the most at a time: try again`,
             5,
           );
-    const slots = (waitingPerOwner: number) => new FairSlots({ total, perOwner, waitingPerOwner, refusal });
+    const askAfterMilliseconds = settings.askMilliseconds ?? defaultAskMilliseconds;
+    const slots = (waitingPerOwner: number) =>
+      new FairSlots({ total, perOwner, waitingPerOwner, askAfterMilliseconds, refusal });
     this.slots = { fetch: slots(waitingPerTenant.fetch), upload: slots(waitingPerTenant.upload) };
     this.loop = new Loop(logger, 'sweep of artifacts', sweepMilliseconds, () => this.sweep());
     this.swept = metrics && this.registerMetrics(metrics);
   }
 
   /**
-   * Acquires a transfer slot of this process, for which a request waits up to half a minute. Returns the function that releases
-   * it. Throws RESOURCE_EXHAUSTED if the tenant's own transfers take its slots, UNAVAILABLE if those of others do.
+   * Acquires a transfer slot of this process, for which a request waits up to half a minute, and does work in it. The work gets a
+   * signal that aborts with UNAVAILABLE once it must give way to a tenant with fewer transfers. Throws RESOURCE_EXHAUSTED if the
+   * tenant's own transfers take its slots, UNAVAILABLE if those of others do.
    */
-  async enter(
+  async inTurn<T>(
     kind: 'fetch' | 'upload',
     tenantId: string,
     given: { readonly signal: AbortSignal; readonly isPatient?: boolean },
-  ): Promise<() => void> {
-    const milliseconds = this.settings.waitMilliseconds ?? defaultWaitMilliseconds;
+    work: (others: AbortSignal) => Promise<T>,
+  ): Promise<T> {
+    const milliseconds = given.isPatient ? undefined : (this.settings.waitMilliseconds ?? defaultWaitMilliseconds);
+    const others = new AbortController();
+    const giveWay = (): void =>
+      others.abort(unavailable(`the ${kind} has given way to another tenant, which has fewer: try again`));
     const { signal } = given;
+    let leave: () => void;
     try {
-      return await this.slots[kind].acquire(tenantId, given.isPatient ? { signal } : { signal, milliseconds });
+      leave = await this.slots[kind].acquire(tenantId, { signal, milliseconds, giveWay });
     } catch (error) {
       throw signal.aborted ? new KelletError('CANCELLED', 'the request was broken off') : error;
+    }
+    try {
+      return await work(others.signal);
+    } finally {
+      leave();
     }
   }
 
@@ -108,21 +124,19 @@ export class ArtifactIntake {
     },
   ): Promise<void> {
     const { signal } = given;
-    const options = this.fetchOptions(tenantId, given);
-    let leave: (() => void) | undefined;
     try {
-      leave = await this.enter('fetch', tenantId, given);
-      if (await this.isStored(tenantId, declared.sha256)) {
-        await fetchArtifact(uri, declared, options, async () => async () => undefined);
-        if (await this.isStored(tenantId, declared.sha256)) return;
-        // Its last package was deleted meanwhile.
-      }
-      await this.fetchAndStore(tenantId, uri, declared, options);
+      await this.inTurn('fetch', tenantId, given, async (others) => {
+        const options = this.fetchOptions(tenantId, { ...given, signal: AbortSignal.any([signal, others]) });
+        try {
+          await this.fetchUnlessStored(tenantId, uri, declared, options);
+        } catch (error) {
+          if (!others.aborted || (error instanceof ArtifactError && error.permanent)) throw error;
+          throw others.reason as Error;
+        }
+      });
     } catch (error) {
       if (!signal.aborted || error instanceof KelletError) throw error;
       throw new ArtifactError('the fetch was broken off', false, error);
-    } finally {
-      leave?.();
     }
   }
 
@@ -204,6 +218,20 @@ export class ArtifactIntake {
     });
     if (bytes !== undefined) this.swept?.inc(bytes);
     return bytes !== undefined;
+  }
+
+  private async fetchUnlessStored(
+    tenantId: string,
+    uri: string,
+    declared: DeclaredArtifact,
+    options: FetchOptions,
+  ): Promise<void> {
+    if (await this.isStored(tenantId, declared.sha256)) {
+      await fetchArtifact(uri, declared, options, async () => async () => undefined);
+      if (await this.isStored(tenantId, declared.sha256)) return;
+      // Its last package was deleted meanwhile.
+    }
+    await this.fetchAndStore(tenantId, uri, declared, options);
   }
 
   private async fetchAndStore(

@@ -46,27 +46,27 @@ export class Uploads {
    * Receives the bytes of one request and returns the updated package. Throws NOT_FOUND; FAILED_PRECONDITION if the package is
    * not uploaded or the part leaves a gap; INVALID_ARGUMENT for more bytes than declared or another artifact than declared; ABORTED
    * if another request continues the same upload; RESOURCE_EXHAUSTED if the tenant has too many concurrent uploads or exceeds its
-   * quota; DEADLINE_EXCEEDED if the bytes arrive too slowly.
+   * quota; DEADLINE_EXCEEDED if the bytes arrive too slowly; UNAVAILABLE if it gives way to another tenant. What has come is kept.
    */
   async receive(requests: AsyncIterable<UploadArtifactRequest>, context: CallContext): Promise<PackageRow> {
     const { tenantId } = context;
-    const leave = await this.intake.enter('upload', tenantId, context);
     try {
-      return await this.receiveInTurn(requests, context);
+      return await this.intake.inTurn('upload', tenantId, context, (others) =>
+        this.receiveInTurn(requests, context, others),
+      );
     } catch (error) {
       if (!(error instanceof TooSlowError)) throw error;
       throw new KelletError('DEADLINE_EXCEEDED', `the upload is too slow: ${error.message}; what has come is kept`);
-    } finally {
-      leave();
     }
   }
 
   private async receiveInTurn(
     requests: AsyncIterable<UploadArtifactRequest>,
     { tenantId, metadata }: CallContext,
+    others: AbortSignal,
   ): Promise<PackageRow> {
     const limits = { ...uploadPace, ...this.intake.settings.pace };
-    const iterator = pace(requests, limits, ({ content }) => content?.data.length ?? 0);
+    const iterator = pace(requests, limits, ({ content }) => content?.data.length ?? 0, others);
     const first = await iterator.next();
     if (first.done) throw invalidArgument('package_id is required');
     const { packageId } = first.value;

@@ -92,6 +92,12 @@ describe('the next change of a window', () => {
       '2026-03-28T20:00:00Z',
       '2026-03-29T04:00:00Z',
     ],
+    [
+      'in the next week, if the clocks skip it in this one',
+      { start: '02:15', end: '02:45', days: ['sun'], timeZone: 'Europe/Berlin' },
+      '2026-03-22T02:00:00Z',
+      '2026-04-05T00:15:00Z',
+    ],
   ];
   for (const [name, window, now, want] of cases) {
     it(name, () => {
@@ -115,6 +121,12 @@ describe('the time that a window takes', () => {
     it(`for ${hours} hours ends at ${want}`, () =>
       expect(afterOpen(two, from, hours * hour).toISOString()).to.equal(new Date(want).toISOString()));
   }
+  it('goes on across a week in which the clocks skip it', () => {
+    const skipped = create(WindowSchema, { start: '02:15', end: '02:45', days: ['sun'], timeZone: 'Europe/Berlin' });
+    const opens = new Date('2026-03-22T01:15:00Z');
+    expect(afterOpen(skipped, opens, hour).toISOString()).to.equal('2026-04-05T00:45:00.000Z');
+    expect(afterOpen(skipped, opens, 52 * hour).getTime()).to.be.above(opens.getTime());
+  });
   it('is short to work out', () => {
     const started = Date.now();
     afterOpen(create(WindowSchema, { start: '02:00', end: '02:01' }), from, 4_000_000 * 60_000);

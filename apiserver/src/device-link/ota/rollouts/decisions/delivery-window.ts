@@ -21,14 +21,18 @@ export function insideWindow(window: Window, now: Date): boolean {
 }
 
 /** Returns when a window next opens or closes after a moment, or undefined if it never does. Exact but for changes of clocks. */
-export function nextChange(window: Window, now: Date): Date | undefined {
+export const nextChange = (window: Window, now: Date): Date | undefined =>
+  // A window of one day may lie in the hour that the clocks skip: then it opens a week later.
+  changeWithin(8, window, now) ?? changeWithin(15, window, now);
+
+function changeWithin(days: number, window: Window, now: Date): Date | undefined {
   const isOpen = insideWindow(window, now);
   const zone = window.timeZone || 'UTC';
   const from = Math.floor(now.getTime() / minute) * minute;
   const { minutes } = localTime(now, zone);
   const edges = [window.start, window.end].flatMap((edge) => {
     const wait = (minutesOf(edge) - minutes + 1440) % 1440;
-    return Array.from({ length: 9 }, (_, index) => {
+    return Array.from({ length: days + 1 }, (_, index) => {
       const at = from + wait * minute + index * day;
       // The clocks may have changed in between.
       const late = localTime(new Date(at), zone).minutes - minutesOf(edge);
