@@ -3,8 +3,7 @@ import { rangesBeyond } from '../../platform/addresses/address-ranges.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { invalidArgument, permissionDenied, unauthenticated } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import { sessionState } from '../credentials/credential-store.ts';
-import { rightsBeyond, rightsOf } from '../roles/rights.ts';
+import { refuseLosses } from '../credentials/refuse-losses.ts';
 
 /** The limits of the calling key; a session has none. */
 export interface KeyLimits {
@@ -18,7 +17,7 @@ const none: KeyLimits = { ipAllowlist: [], expiresAt: undefined };
 
 /**
  * Reads the limits and locks the key against revocation until the transaction ends. Throws UNAUTHENTICATED when it is
- * revoked, and for a user as {@link refuseLosses} does.
+ * revoked, and for a user as refuseLosses does.
  */
 export async function limitsOf(tx: Transaction, caller: Caller): Promise<KeyLimits> {
   if (caller.kind !== 'service') {
@@ -78,19 +77,7 @@ export function lifetimeWithin(seconds: number, { expiresAt }: KeyLimits, now: n
 }
 
 /**
- * Throws UNAUTHENTICATED if the session of a user was ended since the call was admitted, and PERMISSION_DENIED if the user has lost
- * rights since: the call may have waited, and what it grants would outlast what the caller has lost.
- */
-export async function refuseLosses(tx: Transaction, caller: Caller): Promise<void> {
-  if (caller.kind !== 'user') return;
-  const session = await sessionState(tx, caller.sessionId);
-  if (!session || session.revoked || session.user_disabled) throw unauthenticated();
-  const lost = rightsBeyond(caller, rightsOf(session.role, session.grants));
-  if (lost.length > 0) throw permissionDenied(`the caller has lost scopes meanwhile: ${lost.join(', ')}`);
-}
-
-/**
- * Throws as {@link refuseLosses} does, and PERMISSION_DENIED if the caller is a limited key: it must not create or take over a user,
+ * Throws as refuseLosses does, and PERMISSION_DENIED if the caller is a limited key: it must not create or take over a user,
  * whose sessions would have neither limit.
  */
 export async function refuseLimitedKey(tx: Transaction, caller: Caller): Promise<void> {
