@@ -4,7 +4,7 @@ import { invalidArgument, KelletError, permissionDenied } from '../platform/erro
 import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
-import { isLimited, visibilityOf } from '../platform/visibility.ts';
+import { seesPart } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
 import type { Feed } from './point-feed.ts';
 import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
@@ -138,7 +138,7 @@ export class TenantChannels {
 /** Returns why a caller may not use a channel, or undefined. */
 function refusalOf(caller: Caller, channel: keyof typeof scopes): string | undefined {
   const scope = scopes[channel];
-  const seesPart = ['telemetry:read', scope].some((held) => isLimited(visibilityOf(caller, held)));
-  if (seesPart) return `${channel} is not available to users who are limited to a customer or to device groups`;
+  if (seesPart(caller, ['telemetry:read', scope]))
+    return `${channel} is not available to users who are limited to a customer or to device groups`;
   return caller.scopes.has(scope) ? undefined : `the scope ${scope} is required`;
 }

@@ -40,6 +40,10 @@ export const visibilityOf = (caller: Caller, scope: string): Visibility => ({
 export const isLimited = ({ customerId, deviceGroupIds }: Visibility): boolean =>
   customerId !== null || deviceGroupIds !== null;
 
+/** Reports whether a caller holds one of the scopes for some devices only. */
+export const seesPart = (caller: Caller, scopes: readonly string[]): boolean =>
+  scopes.some((scope) => isLimited(visibilityOf(caller, scope)));
+
 /** Returns those of a device's groups that a caller may know: none for users of customers, who share groups. */
 export function visibleGroups(groupIds: readonly string[], { customerId, deviceGroupIds }: Visibility): string[] {
   if (customerId !== null) return [];

@@ -168,10 +168,17 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
   };
 }
 
-/** A rule commands devices on behalf of its author, who must be allowed to. */
+/** What a rule tells its author of any device: by alarms and webhooks, which have its points, and by the number of matches. */
+const told = ['devices:read', 'telemetry:read'] as const;
+
+/** A rule reads and commands devices, whichever they are, on behalf of its author, who must be allowed to. */
 function checkRights(actions: readonly StoredAction[], { caller }: CallContext): void {
   if (actions.some(({ kind }) => kind === 'rpc') && !caller.scopes.has('rpc:write')) {
     throw permissionDenied('actions: the scope rpc:write is required for rpc');
+  }
+  const lacking = told.filter((scope) => !caller.scopes.has(scope));
+  if (lacking.length > 0) {
+    throw permissionDenied(`a rule reads the points of all devices: ${lacking.join(', ')} for all devices is required`);
   }
 }
 

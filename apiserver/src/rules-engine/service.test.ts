@@ -150,6 +150,30 @@ describe('rules', () => {
       await rules.rules(method.disableRule, { ruleId }, 'acme', ['rules:write']);
     });
 
+    it('are changed and enabled only by authors who may read the points of all devices', async () => {
+      const fields = { name: newId(), expression: 'true', enabled: false };
+      const { ruleId } = await rules.makeRule(fields);
+      const { groupId } = await rules.devices(registry.createDeviceGroup, { name: 'halls' });
+      const limited = [{ scopes: ['devices:read', 'telemetry:read'], deviceGroupIds: [groupId] }];
+      const refused = /^PERMISSION_DENIED a rule reads the points of all devices: (devices|telemetry):read/;
+      for (const [scope, grants] of [
+        ['rules:write', []],
+        ['rules:write', limited],
+        ['devices:read', limited],
+        ['telemetry:read', limited],
+      ] as const) {
+        const by: [string[], typeof limited] = [['rules:write', scope], [...grants]];
+        const update = { ruleId, expression: 'false', updateMask: { paths: ['expression'] } };
+        const made = rules.rules(method.createRule, { ...fields, name: newId() }, 'acme', ...by);
+        expect(await refusalOf(made), scope).to.match(refused);
+        expect(await refusalOf(rules.rules(method.updateRule, update, 'acme', ...by))).to.match(refused);
+        expect(await refusalOf(rules.rules(method.enableRule, { ruleId }, 'acme', ...by))).to.match(refused);
+      }
+      const reading = ['rules:write', 'devices:read', 'telemetry:read'];
+      expect((await rules.rules(method.enableRule, { ruleId }, 'acme', reading)).enabled).to.equal(true);
+      await rules.rules(method.deleteRule, { ruleId }, 'acme', ['rules:write']);
+    });
+
     it('belong to one tenant', async () => {
       const { ruleId } = await rules.makeRule({});
       for (const call of [method.getRule, method.deleteRule, method.enableRule, method.disableRule]) {

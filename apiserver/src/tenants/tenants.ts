@@ -13,6 +13,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { checkNewPassword, type PasswordPolicy } from '../auth/accounts/password-policy.ts';
 import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
+import { refuseLosses } from '../auth/credentials/refuse-losses.ts';
 import { emailField } from '../auth/users/users.ts';
 import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
@@ -94,13 +95,18 @@ export function tenantHandlers(
       return shown(found(row));
     },
 
-    updateOwnTenant: async (request, { tenantId, signal }) => {
+    updateOwnTenant: async (request, { tenantId, caller, signal }) => {
       const fields = updatedFields(request.updateMask, updatable);
       for (const field of ['rate_limit_per_minute', 'quotas'] as const) {
         if (fields.has(field)) throw permissionDenied(`${field} is set by the platform administrator only`);
       }
       const resource = fields.size > 0 ? await resources.governing(tenantId, signal) : undefined;
-      const row = await database.tenant(tenantId, (tx) => change(tx, tenantId, { request, fields, resource }));
+      const row = await database.tenant(tenantId, async (tx) => {
+        const changed = await change(tx, tenantId, { request, fields, resource });
+        // The Kubernetes API may have been slow.
+        await refuseLosses(tx, caller);
+        return changed;
+      });
       return shown(found(row));
     },
 

@@ -8,6 +8,7 @@ import {
   WebhookService,
 } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { retryConflicts } from '../platform/database/retry-conflicts.ts';
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { auditEventType, eventNames } from '../platform/events/subjects.ts';
@@ -17,6 +18,7 @@ import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { idField, textField, updatedFields } from '../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
+import { seesPart } from '../platform/visibility.ts';
 import { urlProblems } from './sending/webhook-call.ts';
 import { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
@@ -24,6 +26,7 @@ import {
   type DeliveryRow,
   findWebhook,
   insertWebhook,
+  keepsEvents,
   listDeliveries,
   listWebhooks,
   resendDelivery,
@@ -101,8 +104,7 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
       const row = await database.tenant(tenantId, async (tx) => {
         const before = await findWebhook(tx, tenantId, webhookId, 'FOR UPDATE');
         const after = { ...before, ...changes };
-        // A new address receives the events that the webhook had already listed.
-        if (!onlyDisables) checkMayReceive(caller, after.events);
+        if (!onlyDisables) await checkMayChange(tx, tenantId, caller, before, after);
         return fields.size === 0 ? before : updateWebhook(tx, tenantId, webhookId, after);
       });
       worker.wake();
@@ -141,8 +143,34 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
   };
 }
 
-/** Throws PERMISSION_DENIED if the events include those of the audit log, which the caller may not read. */
+/**
+ * Throws PERMISSION_DENIED if a changed webhook would send events of the audit log, which the caller may not read. A new address
+ * receives what the webhook lists, and also those that wait from when it listed more, and those that are sent again.
+ */
+async function checkMayChange(
+  tx: Transaction,
+  tenantId: string,
+  caller: Caller,
+  before: WebhookRow,
+  after: Pick<WebhookRow, 'events'>,
+): Promise<void> {
+  checkMayReceive(caller, [...before.events, ...after.events]);
+  if (!holdsEveryScope(caller) && (await keepsEvents(tx, tenantId, before.webhook_id, auditEventType))) {
+    checkMayReceive(caller, [auditEventType]);
+  }
+}
+
+/** What events tell of all devices. */
+const told = ['devices:read', 'telemetry:read', 'alarms:read', 'events:read'] as const;
+
+/**
+ * Throws PERMISSION_DENIED if the caller is limited to some devices, since events are about all of them, or if the events include
+ * those of the audit log, which it may not read.
+ */
 function checkMayReceive(caller: Caller, events: readonly string[]): void {
+  if (seesPart(caller, told)) {
+    throw permissionDenied('webhooks are not available to users who are limited to device groups');
+  }
   if (holdsEveryScope(caller) || !events.some((event) => event === '*' || event === auditEventType)) return;
   throw permissionDenied('every scope is required for events of the audit log: list others by name');
 }

@@ -151,6 +151,20 @@ export async function listDeliveries(
   return rows;
 }
 
+/** Reports whether a webhook keeps deliveries of events of this name, which wait or can be sent again. */
+export async function keepsEvents(
+  tx: Transaction,
+  tenantId: string,
+  webhookId: string,
+  name: string,
+): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    'SELECT FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND subject = $3 LIMIT 1',
+    [tenantId, webhookId, name],
+  );
+  return rowCount === 1;
+}
+
 /** Makes a delivery due with all its attempts. Throws NOT_FOUND, and FAILED_PRECONDITION if it is on its way anyway. */
 export async function resendDelivery(
   tx: Transaction,

@@ -14,6 +14,7 @@ import { enqueue, enqueueAll } from '../platform/events/outbox.ts';
 import {
   alarmSubject,
   attributesSubject,
+  auditSubject,
   provisionedSubject,
   rolloutSubject,
   statusSubject,
@@ -228,6 +229,55 @@ describe('webhooks', function () {
     expect(await outcomeOf(update(all.webhookId, disabled, lesser))).to.equal('PERMISSION_DENIED');
     expect(await outcomeOf(update(all.webhookId, { enabled: false }, lesser))).to.equal('OK');
     for (const { webhookId } of [named, all]) await call(method.deleteWebhook, { webhookId });
+  });
+
+  it('are made and given an address only by callers who are not limited to some devices', async () => {
+    const { at, webhookId } = await hook(['alarm.raised']);
+    const limitedGrants = [{ scopes: ['telemetry:read', 'alarms:read'], deviceGroupIds: [newId()] }];
+    const by = { kind: 'user', tenantId: 'acme', scopes: new Set(['events:write']), limitedGrants } as const;
+    const limited = <M extends (typeof method)[keyof typeof method]>(of: M, request: MessageInitShape<M['input']>) =>
+      outcomeOf(
+        registry.unary(
+          of,
+          create(of.input, request) as MessageShape<M['input']>,
+          internalContext({ ...publicCaller, ...by }),
+        ),
+      );
+    const made = { url: at.url, secret: 's', events: ['alarm.raised'] };
+    expect(await limited(method.createWebhook, made)).to.equal('PERMISSION_DENIED');
+    const update = { webhookId, url: at.url, updateMask: { paths: ['url'] } };
+    expect(await limited(method.updateWebhook, update)).to.equal('PERMISSION_DENIED');
+    const disable = { webhookId, enabled: false, updateMask: { paths: ['enabled'] } };
+    expect(await limited(method.updateWebhook, disable)).to.equal('OK');
+    expect(await limited(method.deleteWebhook, { webhookId })).to.equal('OK');
+  });
+
+  it('send none of the audit log that they keep to an address of callers who may not read it', async () => {
+    const lesser = ['events:write'];
+    const { at, webhookId } = await hook(['*']);
+    await emit(auditSubject('acme', newId()));
+    await eventually(async () => (await deliveriesOf(webhookId))[0]?.status === Status.delivered);
+    const theirs = await receiver();
+    const divert = (events: string[]) => {
+      const fields = { url: theirs.url, events };
+      const update = { webhookId, ...fields, updateMask: { paths: Object.keys(fields) } };
+      return outcomeOf(call(method.updateWebhook, update, 'acme', lesser));
+    };
+    const resend = async () => {
+      const { deliveryId } = (await deliveriesOf(webhookId))[0]!;
+      return outcomeOf(call(method.resendWebhookDelivery, { webhookId, deliveryId }, 'acme', lesser));
+    };
+    expect(await divert(['alarm.raised'])).to.equal('PERMISSION_DENIED');
+    await call(method.updateWebhook, { webhookId, events: ['alarm.raised'], updateMask: { paths: ['events'] } });
+    expect(await divert(['alarm.raised'])).to.equal('PERMISSION_DENIED');
+    expect(await resend()).to.equal('OK');
+    await eventually(() => at.received.length === 2);
+    expect(theirs.received).to.have.length(0);
+    await test.database.system((tx) =>
+      tx.query('DELETE FROM webhook_deliveries WHERE webhook_id = $1 AND subject = $2', [webhookId, 'audit.event']),
+    );
+    expect(await divert(['alarm.raised'])).to.equal('OK');
+    await call(method.deleteWebhook, { webhookId });
   });
 
   it('are named only by events, also of a tenant whose name occurs in them', async () => {

@@ -64,6 +64,7 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
       checkGrant({ scopes: request.scopes, deviceGroupIds: [] }, caller);
       checkAllowlist('ip_allowlist', request.ipAllowlist);
       return database.tenant(tenantId, async (tx) => {
+        await checkRoom(tx, [tenantId], keyLimit);
         const maker = await limitsOf(tx, caller);
         const limits = limitsOfNewKey(request, maker, caller.ipAllowlist, clock.now());
         return insertKey(tx, tenantId, { name, scopes: [...new Set(request.scopes)], ...limits });
@@ -77,6 +78,7 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
         throw invalidArgument(`grace_seconds must be at most ${maximumGraceSeconds}`);
       }
       return database.tenant(tenantId, async (tx) => {
+        await checkRoom(tx, [tenantId], keyLimit);
         const old = await lockKey(tx, tenantId, keyId);
         const { scopes, ip_allowlist: ipAllowlist } = old;
         checkGrant({ scopes, deviceGroupIds: [] }, caller);
@@ -139,13 +141,12 @@ export async function deleteEndedKeys(tx: Transaction, before: Date, limit: numb
   return rowCount ?? 0;
 }
 
-/** Creates a key, and returns it with its secret, which is not stored. Throws RESOURCE_EXHAUSTED. */
+/** Creates a key, for which there is room, and returns it with its secret, which is not stored. */
 async function insertKey(
   tx: Transaction,
   tenantId: string,
   { name, scopes, ipAllowlist, expiresAt }: NewKey,
 ): Promise<MessageInitShape<typeof ApiKeySchema>> {
-  await checkRoom(tx, [tenantId], keyLimit);
   const { key, hash, prefix, last4 } = mintKey();
   const end = expiresAt === undefined ? null : new Date(expiresAt);
   const { rows } = await tx.query<KeyRow>(

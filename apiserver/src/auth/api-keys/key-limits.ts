@@ -3,6 +3,7 @@ import { rangesBeyond } from '../../platform/addresses/address-ranges.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { invalidArgument, permissionDenied, unauthenticated } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
+import { refuseLosses } from '../credentials/refuse-losses.ts';
 
 /** The limits of the calling key; a session has none. */
 export interface KeyLimits {
@@ -16,10 +17,13 @@ const none: KeyLimits = { ipAllowlist: [], expiresAt: undefined };
 
 /**
  * Reads the limits and locks the key against revocation until the transaction ends. Throws UNAUTHENTICATED when it is
- * revoked.
+ * revoked, and for a user as refuseLosses does.
  */
 export async function limitsOf(tx: Transaction, caller: Caller): Promise<KeyLimits> {
-  if (caller.kind !== 'service') return none;
+  if (caller.kind !== 'service') {
+    await refuseLosses(tx, caller);
+    return none;
+  }
   const { rows } = await tx.query<{ ip_allowlist: string[]; expires_at: Date | null }>(
     'SELECT ip_allowlist, expires_at FROM api_keys WHERE key_id = $1 AND revoked_at IS NULL FOR SHARE',
     [caller.userId],
@@ -73,8 +77,8 @@ export function lifetimeWithin(seconds: number, { expiresAt }: KeyLimits, now: n
 }
 
 /**
- * Throws PERMISSION_DENIED if the caller is a limited key: it must not create or take over a user, whose sessions would
- * have neither limit.
+ * Throws as refuseLosses does, and PERMISSION_DENIED if the caller is a limited key: it must not create or take over a user,
+ * whose sessions would have neither limit.
  */
 export async function refuseLimitedKey(tx: Transaction, caller: Caller): Promise<void> {
   const { ipAllowlist, expiresAt } = await limitsOf(tx, caller);

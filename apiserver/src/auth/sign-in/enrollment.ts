@@ -5,6 +5,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
+import { sessionState } from '../credentials/credential-store.ts';
 import {
   confirmTotp,
   type FactorAccount,
@@ -41,7 +42,9 @@ export function enrollmentHandlers(
   ): Promise<T> =>
     database.system(async (tx) => {
       const account = await lockAccount(tx, caller.userId, 'NO KEY UPDATE');
-      if (!account) throw unauthenticated();
+      // While the call waited for the lock, another session may have enrolled the first factor, or an administrator ended this one.
+      const session = account && (await sessionState(tx, caller.sessionId));
+      if (!session || session.revoked) throw unauthenticated();
       const factors = await lockFactors(tx, { userId: caller.userId, tenantId: account.tenant_id });
       return work(tx, account, factors);
     });

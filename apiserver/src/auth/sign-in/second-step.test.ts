@@ -4,6 +4,7 @@ import { expect } from 'chai';
 import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import type { Caller } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import type { UserRow } from '../accounts/account-store.ts';
 import { dashboardOrigin, method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
@@ -389,6 +390,38 @@ describe('second factors', () => {
       ['with certificates', { attestation: { format: 'packed', statement: certificate } }],
       ['of an unknown format', { attestation: { format: 'x'.repeat(300), statement: new Map() } }],
     ];
+    it('is not registered by a call that waited while another session enrolled the first factor', async () => {
+      const { user, caller } = await at.signedIn();
+      const { secret } = await at.call(method.enrollTotp, {}, caller);
+      const thief = await at.auth.authenticate((await at.login(user.email)).accessToken, '127.0.0.1');
+      const options = optionsOf(await at.call(method.beginWebauthnRegistration, {}, thief));
+      const response = new VirtualAuthenticator(dashboardOrigin).create(options);
+      let release = (): void => undefined;
+      const held = new Promise<void>((resolve) => (release = resolve));
+      const waiting = (calls: number) =>
+        eventually(async () => {
+          const { rows } = await at.test.database.systemRead((tx) =>
+            tx.query<{ calls: number }>(
+              `SELECT count(*)::int4 AS calls FROM pg_stat_activity
+               WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+            ),
+          );
+          return rows[0]!.calls === calls;
+        });
+      const lock = at.test.database.system(async (tx) => {
+        await tx.query('SELECT FROM users WHERE user_id = $1 FOR NO KEY UPDATE', [user.user_id]);
+        await held;
+      });
+      const enrolled = at.call(method.confirmTotp, { code: codeOfApp(secret) }, caller);
+      await waiting(1);
+      const late = codeOf(at.call(method.finishWebauthnRegistration, { response, name: 'theirs' }, thief));
+      await waiting(2);
+      release();
+      await Promise.all([lock, enrolled]);
+      expect(await late).to.equal('UNAUTHENTICATED');
+      expect((await at.login(user.email)).mfaMethods).to.deep.equal(['totp', 'recovery_code']);
+    });
+
     describe('is not registered by a response', () => {
       for (const [what, wrong] of wrongRegistrations) {
         it(what, async () => {

@@ -58,8 +58,8 @@ export function providerHandlers(
         role_mapping: mappingField(request.roleMapping),
       };
       const row = await database.tenant(tenantId, async (tx) => {
-        await refuseLimitedKey(tx, caller);
         await checkRoom(tx, [tenantId], providerLimit);
+        await refuseLimitedKey(tx, caller);
         return insertProvider(tx, made);
       });
       if (!row) throw alreadyExists(`a provider named ${JSON.stringify(provider)} already exists`);
@@ -91,8 +91,8 @@ export function providerHandlers(
         ...(fields.has('role_mapping') ? { role_mapping: mappingField(request.roleMapping) } : {}),
       };
       const row = await database.tenant(tenantId, async (tx) => {
-        await refuseLimitedKey(tx, caller);
         const before = await found(tx, tenantId, provider, 'FOR UPDATE');
+        await refuseLimitedKey(tx, caller);
         // The ids of another issuer belong to other people, even if they are the same.
         if (changes.issuer !== undefined && changes.issuer !== before.issuer)
           await forgetIdentities(tx, tenantId, provider);

@@ -54,6 +54,8 @@ describe('single sign-on', () => {
     expect(started.status).to.equal(302);
     return browser.signInAt(idp, started.headers.get('location')!, who);
   };
+  const signInAt = async (at: TestProvider, browser: TestBrowser, name: string, who: string): Promise<string> =>
+    browser.signInAt(at, (await start(browser, name)).headers.get('location')!, who);
   const callback = async (browser: TestBrowser, url: string): Promise<Result> => {
     const response = await browser.request(url);
     return { status: response.status, headers: response.headers, body: (await response.json()) as Result['body'] };
@@ -484,6 +486,39 @@ describe('single sign-on', () => {
     const groups = (count: number) => Array.from({ length: count }, (_, n) => `a group with quite a long name ${n}`);
     expect((await signIn(name, person({ groups: groups(1000) }))).status).to.equal(200);
     expectRefused(await signIn(name, person({ groups: groups(4000) })));
+  });
+
+  it('signs nobody in with what a provider says after its settings were changed', async () => {
+    const [name, victim] = [await provider(), person({ email: `${newId()}@acme.test` })];
+    const { userId } = await at.signedIn('tenant_admin', 'acme', idp.people[victim]!['email'] as string);
+    const other = await TestProvider.start(`${at.base}/api/v1/auth/sso/callback`);
+    others.push(other);
+    for (const isFirst of [true, false]) {
+      const browser = new TestBrowser();
+      const url = await returning(browser, name, victim);
+      let release = (): void => undefined;
+      const asked = new Promise<void>((resolve) => {
+        idp.beforeToken = () => {
+          resolve();
+          return new Promise((done) => (release = done));
+        };
+      });
+      const returned = callback(browser, url);
+      await asked;
+      const change = isFirst ? settingsOf(other) : { role_mapping: { admins: 'operator' } };
+      expect((await at.ask('PATCH', `auth/sso/providers/${name}`, change, admin)).status).to.equal(200);
+      idp.beforeToken = undefined;
+      release();
+      expectRefused(await returned);
+      // The other issuer's person with the same id is somebody else.
+      other.people[victim] = { email: `${newId()}@acme.test`, email_verified: true };
+      if (isFirst) {
+        const theirs = await callback(browser, await signInAt(other, browser, name, victim));
+        expect((await userOf(theirs))['user_id']).not.to.equal(userId);
+        await at.ask('PATCH', `auth/sso/providers/${name}`, settingsOf(idp), admin);
+        expect(await userOf(await signIn(name, victim))).to.include({ user_id: userId });
+      }
+    }
   });
 
   it('completes few sign-ins of a tenant at once, whose provider may be slow, beside those of others', async () => {

@@ -288,19 +288,21 @@ type Record = (action: Parameters<SignInEvents['byProvider']>[1], user: UserRow)
 /** Returns the user of a person, created if new, or the reason for refusing the sign-in. */
 async function userOf(
   tx: Transaction,
-  { tenant_id: tenantId, provider, role_mapping: mapping }: ProviderRow,
+  settings: ProviderRow,
   person: Person,
   passwordHash: string,
   record: Record,
 ): Promise<UserRow | string> {
+  const { tenant_id: tenantId, provider, role_mapping: mapping } = settings;
   if (!(await holdOffPurge(tx, tenantId))) return purged;
   const key = { tenantId, provider, subject: person.subject };
   let known = await findIdentity(tx, key);
-  if (!known) {
-    // First sign-ins take turns, so that two concurrent ones of the same person create one user.
-    if (!(await findProvider(tx, tenantId, provider, 'FOR UPDATE'))) return 'the provider was deleted';
-    known = await findIdentity(tx, key);
-  }
+  // First sign-ins take turns, so that two concurrent ones of the same person create one user.
+  const current = await findProvider(tx, tenantId, provider, known ? '' : 'FOR UPDATE');
+  // The exchange may have taken long, and what it says been that of an issuer that is not trusted any more.
+  if (current?.updated_at.getTime() !== settings.updated_at.getTime())
+    return 'the provider was changed or deleted meanwhile';
+  known ??= await findIdentity(tx, key);
   if (known) {
     if (known.disabled) return 'the user is disabled';
     const isMapped = known.provisioned && Object.keys(mapping).length > 0 && known.role !== person.role;

@@ -25,6 +25,8 @@ export class TestProvider {
   private readonly callback: string;
   private readonly afterLogout: string | undefined;
   private readonly backchannelLogout: string | undefined;
+  /** Awaited before a code is exchanged. */
+  beforeToken: (() => Promise<void>) | undefined;
   /** The key that signs. */
   key!: JWK;
   private provider!: Provider;
@@ -35,8 +37,11 @@ export class TestProvider {
     this.afterLogout = afterLogout;
     this.backchannelLogout = backchannelLogout;
     this.server = createServer((request, response) => {
-      this.requests.push(request.url!.split('?')[0]!);
-      void this.provider.callback()(request, response);
+      const path = request.url!.split('?')[0]!;
+      this.requests.push(path);
+      void Promise.resolve(path === '/token' ? this.beforeToken?.() : undefined).then(() =>
+        this.provider.callback()(request, response),
+      );
     });
   }
 

@@ -88,8 +88,8 @@ export function groupHandlers(
 
   /** Locks a group that the caller may change. */
   const open = async (tx: Transaction, tenantId: string, caller: Caller, groupId: string): Promise<GroupRow> => {
-    await refuseLimitedKey(tx, caller);
     const group = await findGroup(tx, tenantId, groupId, 'FOR UPDATE');
+    await refuseLimitedKey(tx, caller);
     checkGrant(grantOf(group), caller);
     return group;
   };
@@ -106,8 +106,8 @@ export function groupHandlers(
       checkGrant(group, caller);
       return toGroup(
         await transaction(tenantId, async (tx) => {
-          await refuseLimitedKey(tx, caller);
           await checkRoom(tx, [tenantId], userGroupLimit);
+          await refuseLimitedKey(tx, caller);
           await checkDeviceGroups(tx, tenantId, group.deviceGroupIds);
           await insertGroup(tx, tenantId, group);
           await replaceMembers(tx, tenantId, { group_id: group.groupId, user_ids: [] }, userIds);

@@ -5,6 +5,7 @@ import { insertCustomer } from '../../device-registry/entities/customers.ts';
 import type { KelletError } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
+import { allScopes } from '../../platform/scopes.ts';
 import { codeOf } from '../../platform/testing/refusals.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
@@ -66,6 +67,53 @@ describe('users', () => {
     await at.login(user.email, { password: 'another good password' });
   });
 
+  it('are not created, changed or deleted by a call that has waited while its caller lost the right, nor are groups, keys and settings', async () => {
+    const { caller: defender } = await at.signedIn();
+    const accomplice = await make(defender);
+    const group = await at.call(method.createGroup, { name: newId(), scopes: ['users:write'] }, defender, context);
+    const key = await at.call(method.createApiKey, { name: 'k', scopes: ['users:write'] }, defender, context);
+    const mask = (path: string) => ({ updateMask: { paths: [path] } });
+    const calls = (caller: Caller): (() => Promise<unknown>)[] => [
+      () => make(caller, { role: User_Role.tenant_admin }),
+      () =>
+        at.call(
+          method.updateUser,
+          { userId: accomplice.userId, disabled: false, ...mask('disabled') },
+          caller,
+          context,
+        ),
+      () => at.call(method.deleteUser, { userId: accomplice.userId }, caller, context),
+      () => at.call(method.createGroup, { name: newId(), scopes: ['users:write'] }, caller, context),
+      () =>
+        at.call(
+          method.updateGroup,
+          { groupId: group.groupId, scopes: ['rpc:write'], ...mask('scopes') },
+          caller,
+          context,
+        ),
+      () => at.call(method.addGroupMembers, { groupId: group.groupId, userIds: [accomplice.userId] }, caller, context),
+      () => at.call(method.createApiKey, { name: 'k', scopes: ['users:write'] }, caller, context),
+      () => at.call(method.rotateApiKey, { keyId: key.keyId }, caller, context),
+      () => at.call(method.updateOwnTenant, { mfaRequired: false, ...mask('mfa_required') }, caller, context),
+    ];
+    // As they were when the calls were admitted.
+    const [demoted, deleted, signedOut] = [await at.signedIn(), await at.signedIn(), await at.signedIn()];
+    const demotion = { userId: demoted.user.user_id, role: User_Role.operator, ...mask('role') };
+    await at.call(method.updateUser, demotion, defender, context);
+    await at.call(method.deleteUser, { userId: deleted.user.user_id }, defender, context);
+    await at.call(method.revokeAllSessions, { userId: signedOut.user.user_id }, defender, context);
+    for (const [{ caller }, code] of [
+      [demoted, 'PERMISSION_DENIED'],
+      [deleted, 'UNAUTHENTICATED'],
+      [signedOut, 'UNAUTHENTICATED'],
+    ] as const) {
+      const codes: unknown[] = [];
+      for (const call of calls(caller)) codes.push(await codeOf(call()));
+      expect(codes).to.deep.equal(codes.map(() => code));
+    }
+    for (const call of calls(defender).slice(0, 2)) await call();
+  });
+
   it('cannot be promoted, changed or deleted by callers with fewer scopes', async () => {
     const { caller, user } = await at.signedIn();
     const request = { name: 'hr', scopes: ['users:write', 'users:read'] };
@@ -90,9 +138,12 @@ describe('users', () => {
     expect(await codeOf(change({ disabled: true }, 'disabled'))).to.equal('FAILED_PRECONDITION');
     expect(await codeOf(at.call(method.deleteUser, { userId }, only.caller, lonely))).to.equal('FAILED_PRECONDITION');
     const second = await at.makeUser('tenant_admin', 'lonely');
+    // An administrator who is deleted could not delete the other.
+    const key = await at.call(method.createApiKey, { name: 'hr', scopes: [...allScopes] }, only.caller, lonely);
+    const service = await at.auth.authenticate(key.apiKey!, '127.0.0.1');
     const both = await Promise.all(
       [userId, second.user_id].map((id) =>
-        at.call(method.deleteUser, { userId: id }, only.caller, lonely).then(
+        at.call(method.deleteUser, { userId: id }, service, lonely).then(
           () => 'deleted',
           (error: KelletError) => error.code,
         ),

@@ -20,6 +20,7 @@ import { checkNewPassword } from '../accounts/password-policy.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { refuseLosses } from '../credentials/refuse-losses.ts';
 import { notifyRevoked, userPayload } from '../credentials/revocations.ts';
 import { type Grant, type Rights, rightsBeyond, rightsOf } from '../roles/rights.ts';
 import { type Role, tenantRoles } from '../roles/roles.ts';
@@ -58,10 +59,11 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       const { disabled } = request;
       const user = { userId: newId(), tenantId, email, name, role, passwordHash, disabled, customerId };
       const row = await transaction(tenantId, async (tx) => {
-        await refuseLimitedKey(tx, caller);
         checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
         const made = await insertUser(tx, user).catch(nameCustomer);
         if (made) await setGroups(tx, tenantId, user.userId, groupIds);
+        // Last, because the call may have waited for locks.
+        await refuseLimitedKey(tx, caller);
         return made;
       });
       if (!row) throw alreadyExists(`a user with e-mail ${JSON.stringify(email)} already exists`);
@@ -142,9 +144,9 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         passwordHash = await hashPassword(request.password ?? '', tenantId);
       }
       const user = await transaction(tenantId, async (tx) => {
-        await refuseLimitedKey(tx, caller);
         const administrators = await lockAdministrators(tx, tenantId);
         const before = await findUser(tx, tenantId, userId, 'FOR NO KEY UPDATE');
+        await refuseLimitedKey(tx, caller);
         const oldGroupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
         const groupIds = newGroupIds ?? oldGroupIds;
         const role = fields.has('role')
@@ -178,6 +180,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       await transaction(tenantId, async (tx) => {
         const administrators = await lockAdministrators(tx, tenantId);
         const { role } = await findUser(tx, tenantId, userId, 'FOR UPDATE');
+        await refuseLosses(tx, caller);
         const groupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
         checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
         keepAnAdministrator(administrators, userId);

@@ -72,6 +72,26 @@ describe('a gateway', () => {
       expect(await send(own, deviceId)).to.include({ accepted: 1 });
     });
 
+    it('until the child leaves it, also with a poll that has waited since before', async () => {
+      const hardwareId = newHardwareId();
+      const { device_id: deviceId } = await connect(gateway, hardwareId);
+      const poll = (by: TestDevice, seconds: number) =>
+        link.call<{ commands: { method: string }[] }>(
+          by.key,
+          'GET',
+          `devices/${deviceId}/rpc/pending?wait_seconds=${seconds}`,
+        );
+      const waiting = poll(gateway, 20);
+      // It has looked for commands.
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      await disconnect(gateway, deviceId);
+      expect(await connect(other, hardwareId)).to.include({ http: 200, created: false });
+      await link.operate('POST', `devices/${deviceId}/rpc`, { method: 'open_door', persistent: true });
+      expect(refusal(await waiting)).to.include(denied);
+      const { commands } = await poll(other, 5);
+      expect(commands.map(({ method }) => method)).to.deep.equal(['open_door']);
+    });
+
     it('until a registered child uses its own key', async () => {
       const registered = await link.device();
       const { hardware_id: hardwareId } = await link.operate<{ hardware_id: string }>(

@@ -11,17 +11,17 @@ import {
   type SendRpcRequest,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import type { Platform, ServiceModule } from '../../config/module.ts';
-import { findDevice } from '../../device-registry/devices/devices.ts';
+import { childrenAmong, findDevice } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import { LargeReads } from '../../platform/concurrency/large-reads.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { listSized } from '../../platform/database/sized-rows.ts';
-import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
 import { freeJsonField, textField } from '../../platform/requests/fields.ts';
-import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
+import type { CallContext, Caller, ServiceRegistry } from '../../platform/rpc.ts';
 import { visibilityOf } from '../../platform/visibility.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
@@ -125,7 +125,11 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
           key: `${tenantId}/${request.deviceId}`,
           milliseconds: request.waitSeconds * 1000,
           signal: context.signal,
-          look: () => delivery.take(tenantId, request.deviceId),
+          look: async () => {
+            // The child may have left the gateway since the call was admitted.
+            await checkStillActsFor(database, caller, request.deviceId);
+            return delivery.take(tenantId, request.deviceId);
+          },
           found: (taken) => taken.commands.length > 0,
           next: (taken) => taken.nextMilliseconds,
           heldBy: (taken) => taken.heldBy.map((rolloutId) => `${tenantId}/${rolloutId}`),
@@ -143,6 +147,14 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
   const start = async () => loops.forEach((loop) => loop.start());
   const stop = async () => void (await Promise.all(loops.map((loop) => loop.stop())));
   return { feed, delivery, register, start, stop };
+}
+
+/** Throws PERMISSION_DENIED unless the device is the caller itself or one of its children. */
+async function checkStillActsFor(database: Database, { tenantId, deviceId }: Caller, named: string): Promise<void> {
+  const child = named.toLowerCase();
+  if (child === deviceId) return;
+  const children = await database.read(tenantId, (tx) => childrenAmong(tx, tenantId, deviceId, [child]));
+  if (!children.has(child)) throw permissionDenied('the device is not a child of this gateway any more');
 }
 
 function checkWait(seconds: number): void {

@@ -43,12 +43,12 @@ describe('customers, assets and entity views', () => {
   const call = <M extends (typeof method)[keyof typeof method]>(
     of: M,
     request: MessageInitShape<M['input']>,
-    { tenantId = 'acme', customerId = '' } = {},
+    { tenantId = 'acme', customerId = '', scopes = ['telemetry:read'] } = {},
   ) =>
     registry.unary(
       of,
       create(of.input, request) as MessageShape<M['input']>,
-      internalContext({ ...publicCaller, kind: 'user', tenantId, customerId }),
+      internalContext({ ...publicCaller, kind: 'user', tenantId, customerId, scopes: new Set(scopes) }),
     );
   const textOfRefusal = async (promise: Promise<unknown>): Promise<string> => {
     const { code, message } = await refusal(promise);
@@ -375,6 +375,25 @@ describe('customers, assets and entity views', () => {
       ]) {
         expect(await textOfRefusal(attempt())).to.equal('NOT_FOUND entity view not found');
       }
+    });
+
+    it('show no more than their author may read', async () => {
+      const { deviceId } = await makeDevice();
+      const customerId = await makeCustomer();
+      const entity = { case: 'deviceId', value: deviceId } as const;
+      const { entityViewId } = await makeView({ entity, keys: ['shown'] });
+      const without = { scopes: ['entities:write'] };
+      const refused = 'PERMISSION_DENIED a view shows telemetry: the scope telemetry:read for all devices is required';
+      const made = call(method.createEntityView, { name: 'v', entity, customerId }, without);
+      expect(await textOfRefusal(made)).to.equal(refused);
+      for (const change of [{ customerId }, { keys: [] }, { entity }]) {
+        const paths = ['customerId' in change ? 'customer_id' : 'keys' in change ? 'keys' : 'device_id'];
+        const update = call(method.updateEntityView, { entityViewId, ...change, updateMask: { paths } }, without);
+        expect(await textOfRefusal(update)).to.equal(refused);
+      }
+      const named = { entityViewId, name: 'Pier', updateMask: { paths: ['name'] } };
+      expect(await call(method.updateEntityView, named, without)).to.include({ name: 'Pier', customerId: '' });
+      await call(method.deleteEntityView, { entityViewId }, without);
     });
 
     it('are refused with fields that no window can have', async () => {

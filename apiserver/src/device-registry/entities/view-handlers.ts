@@ -10,10 +10,10 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { listSized } from '../../platform/database/sized-rows.ts';
-import { invalidArgument, notFound } from '../../platform/errors.ts';
+import { invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
-import type { Implementation } from '../../platform/rpc.ts';
+import type { Caller, Implementation } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import { findAsset } from './assets.ts';
 import { checkCustomer, customerFilter } from './customers.ts';
@@ -65,7 +65,8 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
   };
 
   return {
-    createEntityView: async (request, { tenantId }) => {
+    createEntityView: async (request, { tenantId, caller }) => {
+      checkMayShow(caller);
       const start = timeField('start_time', request.startTime);
       const end = timeField('end_time', request.endTime);
       checkWindow(start, end);
@@ -108,9 +109,10 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
       return { entityViews: items, nextPageToken };
     },
 
-    updateEntityView: async (request, { tenantId }) => {
+    updateEntityView: async (request, { tenantId, caller }) => {
       const viewId = idField('entity view', request.entityViewId);
       const fields = updatedFields(request.updateMask, updatable);
+      if ([...fields].some((field) => field !== 'name')) checkMayShow(caller);
       const values = new Map<string, unknown>();
       if (fields.has('name')) values.set('name', nameField(request.name ?? ''));
       if (fields.has('keys')) values.set('keys', keysField(request.keys));
@@ -138,6 +140,13 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
       return {};
     },
   };
+}
+
+/** Throws PERMISSION_DENIED if the caller cannot read what a view may show to the users of a customer. */
+function checkMayShow({ scopes }: Caller): void {
+  if (!scopes.has('telemetry:read')) {
+    throw permissionDenied('a view shows telemetry: the scope telemetry:read for all devices is required');
+  }
 }
 
 function found(row: SeenView | undefined): SeenView {
