@@ -270,7 +270,7 @@ export const eventKinds: readonly EventKind[] = [
     notes: [
       'The data is the event as `GET /api/v1/audit-events` returns it. The events of a tenant are published in the order of the log.',
       'The tenant of the platform’s own log is `_platform`, both in the subject and in `tenantid`.',
-      'Only a caller with every scope can make a webhook that gets them, or change one; on `/ws` only users with every scope do.',
+      'Only a caller with every scope can make a webhook that gets them, or change one that gets them or still keeps deliveries of them; on `/ws` only users with every scope do.',
       'Webhooks that listed `*` or `audit.event` before this was checked keep receiving them: review them after an upgrade.',
     ],
     example: {

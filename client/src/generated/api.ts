@@ -1547,7 +1547,7 @@ export interface paths {
         put?: never;
         /**
          * Create entity view
-         * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read. The data of a device's view is read by the view's id, at `telemetry/{entity_view_id}` and `telemetry/{entity_view_id}/latest`.
+         * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read. The data of a device's view is read by the view's id, at `telemetry/{entity_view_id}` and `telemetry/{entity_view_id}/latest`. The caller needs `telemetry:read` for all devices.
          *
          *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
@@ -1585,7 +1585,7 @@ export interface paths {
         head?: never;
         /**
          * Update entity view
-         * @description `UpdateEntityView` changes the fields given in the body.
+         * @description `UpdateEntityView` changes the fields given in the body. The caller needs `telemetry:read` for all devices, unless only the name changes.
          *
          *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
@@ -2625,7 +2625,7 @@ export interface paths {
         put?: never;
         /**
          * Create rule
-         * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to, except points older than the last one of their device.
+         * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to, except points older than the last one of their device. The caller needs `devices:read` and `telemetry:read` for all devices, because rules tell what the points are, and `rpc:write` for actions that send commands.
          *
          *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -2663,7 +2663,7 @@ export interface paths {
         head?: never;
         /**
          * Update rule
-         * @description `UpdateRule` changes the fields given in the body.
+         * @description `UpdateRule` changes the fields given in the body. The caller needs the same scopes as for CreateRule.
          *
          *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -2681,7 +2681,7 @@ export interface paths {
         put?: never;
         /**
          * Enable rule
-         * @description `EnableRule` enables a rule.
+         * @description `EnableRule` enables a rule. The caller needs the same scopes as for CreateRule.
          *
          *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */

@@ -3427,6 +3427,7 @@ export const DeviceRegistryService: GenService<{
   /**
    * CreateEntityView creates a view: a part of a device's or asset's data that a customer's users may read. The data of
    * a device's view is read by the view's id, at `telemetry/{entity_view_id}` and `telemetry/{entity_view_id}/latest`.
+   * The caller needs `telemetry:read` for all devices.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateEntityView
    */
@@ -3456,7 +3457,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListEntityViewsResponseSchema;
   },
   /**
-   * UpdateEntityView changes the fields given in the body.
+   * UpdateEntityView changes the fields given in the body. The caller needs `telemetry:read` for all devices, unless only the
+   * name changes.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.UpdateEntityView
    */

@@ -653,7 +653,8 @@ export const TestRuleResponseSchema: GenMessage<TestRuleResponse> = /*@__PURE__*
 export const RulesService: GenService<{
   /**
    * CreateRule creates a rule, which is evaluated for every accepted point of the devices it applies to, except points
-   * older than the last one of their device.
+   * older than the last one of their device. The caller needs `devices:read` and `telemetry:read` for all devices, because
+   * rules tell what the points are, and `rpc:write` for actions that send commands.
    *
    * @generated from rpc kellet.v1.RulesService.CreateRule
    */
@@ -683,7 +684,7 @@ export const RulesService: GenService<{
     output: typeof ListRulesResponseSchema;
   },
   /**
-   * UpdateRule changes the fields given in the body.
+   * UpdateRule changes the fields given in the body. The caller needs the same scopes as for CreateRule.
    *
    * @generated from rpc kellet.v1.RulesService.UpdateRule
    */
@@ -703,7 +704,7 @@ export const RulesService: GenService<{
     output: typeof EmptySchema;
   },
   /**
-   * EnableRule enables a rule.
+   * EnableRule enables a rule. The caller needs the same scopes as for CreateRule.
    *
    * @generated from rpc kellet.v1.RulesService.EnableRule
    */
