@@ -1,5 +1,5 @@
-import { createHash } from 'node:crypto';
 import { AsyncLocalStorage } from 'node:async_hooks';
+import { createHash } from 'node:crypto';
 import { expect } from 'chai';
 import pg from 'pg';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
