@@ -29,12 +29,16 @@ interface Values {
   readonly string_values: Readonly<Record<string, string>>;
 }
 
-const devicesAtOnce = 1000;
+/** Devices whose stored values are read at once: those of one may take megabytes. */
+const devicesAtOnce = 16;
+/** Characters of points that are held. */
+const mostCharacters = 32 * 1024 * 1024;
 
 /** Collects the newest point of each device in a segment, of which there are few compared to its points. */
 export class LatestChecks {
   private readonly newest = new Map<string, Point>();
   private readonly since: bigint | null;
+  private characters = 0;
 
   /** `since` is that of the writer's tail: later points may not be written yet. Null: everything is written. */
   constructor(since: bigint | null) {
@@ -44,12 +48,21 @@ export class LatestChecks {
   add(point: Point): void {
     if (this.since !== null && (point.received === null || point.received >= this.since)) return;
     const held = this.newest.get(point.device_id);
-    if (!held || held.time < point.time) this.newest.set(point.device_id, point);
+    if (held && held.time >= point.time) return;
+    this.newest.set(point.device_id, point);
+    this.characters += point.payload.length - (held?.payload.length ?? 0);
   }
 
-  /** Compares the points with the stored documents and returns their number. */
+  /** Whether the points are to be compared before more are added. Older ones of the same devices are then compared as well. */
+  get isFull(): boolean {
+    return this.characters > mostCharacters;
+  }
+
+  /** Compares the points with the stored documents, forgets them, and returns their number. */
   async run(tx: Transaction, findings: Findings): Promise<number> {
     const points = [...this.newest.values()];
+    this.newest.clear();
+    this.characters = 0;
     for (let first = 0; first < points.length; first += devicesAtOnce) {
       const some = points.slice(first, first + devicesAtOnce);
       const { rows } = await tx.query<Stored & { device_id: string }>(

@@ -1,5 +1,5 @@
 // Checks the points of hot segments: hashes, places in batches, numbers of rows, the index of leaves, and the latest values.
-import { readCursor } from '../platform/database/cursor.ts';
+import { readCursor, sizedPieces } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { sqlState } from '../platform/errors.ts';
 import { purgeBegunSince } from '../policies/tenant-reader.ts';
@@ -8,7 +8,7 @@ import type { SegmentRow } from '../telemetry/write/segments.ts';
 import { type Check, type CheckParts, checkPlaces, Findings, nothing, type Outcome, snapshot } from './check.ts';
 import { LatestChecks } from './check-latest.ts';
 
-const rowsAtOnce = 5000;
+const pieces = sizedPieces(5000, 'octet_length(payload)');
 const batchesAtOnce = 200;
 
 /** PostgreSQL's code for a table that does not exist. */
@@ -68,8 +68,7 @@ function checkSegment(parts: CheckParts, id: bigint): Promise<Outcome> {
       return { checked: { segments: 1 }, findings: findings.all };
     }
     const latest = new LatestChecks(facts.since);
-    const points = await checkRows(tx, { id, facts, tenantId: parts.tenantId }, findings, latest);
-    const latestValues = await latest.run(tx, findings);
+    const { points, latestValues } = await checkRows(tx, { id, facts, tenantId: parts.tenantId }, findings, latest);
     const expected = facts.rows === null || parts.tenantId !== undefined ? points : Number(facts.rows);
     // Points past their retention are removed from complete segments, and those of purged tenants.
     if (points > expected || (points < expected && !facts.was_swept)) {
@@ -79,20 +78,21 @@ function checkSegment(parts: CheckParts, id: bigint): Promise<Outcome> {
   });
 }
 
-/** Checks each point of a segment and returns their number. */
+/** Checks each point of a segment, and the latest values. Returns the number of both. */
 async function checkRows(
   tx: Transaction,
   segment: { readonly id: bigint; readonly facts: SegmentFacts; readonly tenantId: string | undefined },
   findings: Findings,
   latest: LatestChecks,
-): Promise<number> {
+): Promise<{ points: number; latestValues: number }> {
   const { id, facts, tenantId } = segment;
   const condition = tenantId === undefined ? '' : 'WHERE tenant_id = $1';
   const text = `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
-       ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'} FROM telemetry_segment_${id} ${condition}`;
+       ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'}, ${pieces.column} FROM telemetry_segment_${id} ${condition}`;
   const values = tenantId === undefined ? [] : [tenantId];
   const tenants = new Map<string, number>();
-  for await (const rows of readCursor<PointRow>(tx, { name: 'points', text, values }, rowsAtOnce)) {
+  let latestValues = 0;
+  for await (const rows of readCursor<PointRow>(tx, { name: 'points', text, values }, pieces.count)) {
     const problems = await checkPlaces(
       tx,
       rows.map((row) => ({
@@ -109,9 +109,11 @@ async function checkRows(
         findings.add('point', `${row.device_id}/${row.time}`, row.tenant_id, `in segment ${id}: ${problem}`);
       } else latest.add(row);
     }
+    if (latest.isFull) latestValues += await latest.run(tx, findings);
   }
+  latestValues += await latest.run(tx, findings);
   if (facts.tenants_recorded) await checkTenants(tx, id, tenants, findings);
-  return [...tenants.values()].reduce((sum, points) => sum + points, 0);
+  return { points: [...tenants.values()].reduce((sum, points) => sum + points, 0), latestValues };
 }
 
 /** Checks that a purge finds the points of each tenant in a segment. */

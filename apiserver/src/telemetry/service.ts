@@ -32,7 +32,7 @@ import { FollowedTenants } from '../policies/followed-tenants.ts';
 import { batchSettings, publicationChoices, retentionStarts } from '../policies/tenant-reader.ts';
 import { type ColdStorage, openColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
-import { readTurns } from './cold/slow-read.ts';
+import { pageSlots, readTurns } from './cold/slow-read.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
 import { anchorNextHeads, type AuditHeadParts, headsAtOnce } from './ingest/audit-heads.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
@@ -145,6 +145,7 @@ class Telemetry implements TelemetryModule {
   private readonly options: TelemetryOptions;
   private readonly cold: ColdStorage;
   private readonly turns = readTurns(8);
+  private readonly pages = pageSlots();
   private readonly snapshots: SnapshotStore;
   private readonly usage: Usage;
   private readonly tail: TailKeeper;
@@ -391,7 +392,7 @@ class Telemetry implements TelemetryModule {
 
   /** Where history is read. */
   private get source(): PointSource {
-    return { database: this.platform.database, cold: this.cold.files, turns: this.turns };
+    return { database: this.platform.database, cold: this.cold.files, turns: this.turns, pages: this.pages };
   }
 
   private get readers() {

@@ -5,7 +5,7 @@ import type { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { ColdFiles } from '../cold/cold-files.ts';
-import { SlowReadError } from '../cold/slow-read.ts';
+import { type PageSlots, SlowReadError } from '../cold/slow-read.ts';
 import { type Aggregation, type Bucket, BucketBuilder, bucketBytes, type StoredValues } from './buckets.ts';
 import { coldPoints, comparePoints } from './cold-points.ts';
 import { type FoundPoint, type HistoryRange, hotPoints, type Position, type ReadSize } from './hot-points.ts';
@@ -16,6 +16,7 @@ export interface PointSource {
   readonly cold: ColdFiles;
   /** Slots of reads of many points (readTurns). */
   readonly turns: FairSlots;
+  readonly pages: PageSlots;
   /** Milliseconds after which a page ends with what it has. */
   readonly readMilliseconds?: number;
 }
@@ -65,7 +66,23 @@ const manyRows = 100;
 const defaultReadMilliseconds = 10_000;
 
 /** Reads points starting at the cursor, ordered by (time, data_hash). */
-export async function readPoints(
+export const readPoints = (
+  source: PointSource,
+  range: HistoryRange,
+  after: PointCursor | undefined,
+): Promise<HistoryPage<StoredPoint>> => inSlot(source, range, () => pointPage(source, range, after));
+
+/** Makes a page while it has a slot, for which it waits with nothing in memory. */
+function inSlot<Page>(
+  source: PointSource,
+  { tenantId, limit }: HistoryRange,
+  make: () => Promise<Page>,
+): Promise<Page> {
+  const slots = limit > manyRows ? source.pages.large : source.pages.small;
+  return slots.run(tenantId, make, { milliseconds: source.readMilliseconds ?? defaultReadMilliseconds });
+}
+
+async function pointPage(
   source: PointSource,
   range: HistoryRange,
   after: PointCursor | undefined,
@@ -100,7 +117,14 @@ export function keyFilter(keys: readonly string[]): (key: string) => boolean {
 }
 
 /** Reads the non-empty buckets of `width` nanoseconds, aligned to 1970. */
-export async function readBuckets(
+export const readBuckets = (
+  source: PointSource,
+  range: HistoryRange,
+  width: bigint,
+  aggregation: Aggregation,
+): Promise<HistoryPage<Bucket>> => inSlot(source, range, () => bucketPage(source, range, width, aggregation));
+
+async function bucketPage(
   source: PointSource,
   range: HistoryRange,
   width: bigint,

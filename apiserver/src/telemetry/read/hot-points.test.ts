@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { createHash } from 'node:crypto';
 import { expect } from 'chai';
 import pg from 'pg';
@@ -6,7 +7,7 @@ import { Database, type Transaction } from '../../platform/database/database.ts'
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { readTurns } from '../cold/slow-read.ts';
+import { pageSlots, readTurns } from '../cold/slow-read.ts';
 import { withoutStore } from '../testing/test-cold.ts';
 import { indexNextSegment } from '../write/segments.ts';
 import { type PointCursor, readPoints } from './history.ts';
@@ -155,7 +156,7 @@ describe('reads of points in hundreds of segments', function () {
   });
 
   const range = { tenantId: 'acme', deviceId, start: 0n, end: 10n ** 18n, keys: [] as string[], limit: 100 };
-  const source = () => ({ database, cold: withoutStore(), turns: readTurns(8) });
+  const source = () => ({ database, cold: withoutStore(), turns: readTurns(8), pages: pageSlots() });
 
   for (const descending of [false, true])
     it(`return each point once, page by page, with few locks (${descending ? 'latest' : 'oldest'} first)`, async () => {
@@ -173,6 +174,28 @@ describe('reads of points in hundreds of segments', function () {
       expect(read).to.deep.equal(stored.rows.map(({ time }) => time));
       expect(database.mostLocks).to.be.within(1, fewLocks);
     });
+
+  it('are read for few pages of a tenant at a time, as each holds what it has read while it waits for another turn', async () => {
+    const calls = new AsyncLocalStorage<number>();
+    const begun = new Set<number>();
+    let most = 0;
+    const watched = Object.assign(Object.create(database) as typeof database, {
+      read: (...given: Parameters<typeof database.read>) => {
+        most = Math.max(most, begun.add(calls.getStore()!).size);
+        return database.read(...given);
+      },
+    });
+    const parts = { ...source(), database: watched };
+    for (const limit of [100, 1000]) {
+      most = 0;
+      const one = async (n: number): Promise<void> => {
+        await readPoints(parts, { ...range, descending: false, limit }, undefined);
+        begun.delete(n);
+      };
+      await Promise.all(Array.from({ length: 20 }, (_, n) => calls.run(n, () => one(n))));
+      expect(most).to.be.within(1, 4);
+    }
+  });
 
   it('find only points with a key that is asked for', async () => {
     const { rows } = await readPoints(source(), { ...range, keys: ['n'], descending: true }, undefined);
