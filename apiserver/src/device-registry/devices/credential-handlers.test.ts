@@ -8,6 +8,7 @@ import { testPlatform } from '../../auth/testing/test-platform.ts';
 import { RolloutMembership } from '../../device-link/ota/rollouts/membership.ts';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
+import { newId } from '../../platform/ids.ts';
 import { type Caller, internalContext } from '../../platform/rpc.ts';
 import { outcomeOf } from '../../platform/testing/refusals.ts';
 import { createDeviceRegistry } from '../service.ts';
@@ -35,22 +36,31 @@ describe('credentials of devices, and the authorities that sign them', () => {
       Promise.all([
         outcomeOf(call(method.rotateDeviceCredentials, { deviceId }, caller)),
         outcomeOf(call(method.createDeviceAuthority, {}, caller)),
+        outcomeOf(call(method.createDevice, { hardwareId: newId() }, caller)),
       ]);
 
     // As they were when the calls were admitted.
     const [deleted, demoted] = [await at.signedIn(), await at.signedIn()];
-    const key = await at.call(authMethod.createApiKey, { name: 'k', scopes: ['keys:write'] }, defender);
+    const key = await at.call(
+      authMethod.createApiKey,
+      { name: 'k', scopes: ['keys:write', 'devices:write'] },
+      defender,
+    );
     const service = await at.auth.authenticate(key.apiKey!, '127.0.0.1');
     await at.call(authMethod.deleteUser, { userId: deleted.user.user_id }, defender);
     const demotion = { userId: demoted.user.user_id, role: User_Role.operator, updateMask: { paths: ['role'] } };
     await at.call(authMethod.updateUser, demotion, defender);
     await at.call(authMethod.deleteApiKey, { keyId: key.keyId }, defender);
 
-    expect(await outcomes(deleted.caller)).to.deep.equal(['UNAUTHENTICATED', 'UNAUTHENTICATED']);
-    expect(await outcomes(demoted.caller)).to.deep.equal(['PERMISSION_DENIED', 'PERMISSION_DENIED']);
-    expect(await outcomes(service)).to.deep.equal(['UNAUTHENTICATED', 'UNAUTHENTICATED']);
+    expect(await outcomes(deleted.caller)).to.deep.equal(['UNAUTHENTICATED', 'UNAUTHENTICATED', 'UNAUTHENTICATED']);
+    expect(await outcomes(demoted.caller)).to.deep.equal([
+      'PERMISSION_DENIED',
+      'PERMISSION_DENIED',
+      'PERMISSION_DENIED',
+    ]);
+    expect(await outcomes(service)).to.deep.equal(['UNAUTHENTICATED', 'UNAUTHENTICATED', 'UNAUTHENTICATED']);
     expect((await at.auth.authenticate(apiKey, '127.0.0.1')).deviceId).to.equal(deviceId);
     expect((await call(method.listDeviceAuthorities, {}, defender)).deviceAuthorities).to.have.length(0);
-    expect(await outcomes(defender)).to.deep.equal(['OK', 'OK']);
+    expect(await outcomes(defender)).to.deep.equal(['OK', 'OK', 'OK']);
   });
 });
