@@ -101,7 +101,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     'gateway/admission',
     'gateway/transcoding',
   ],
-  resources: ['platform/*', 'config', 'policies', 'control'],
+  resources: ['platform/*', 'config', 'policies', 'auth/credentials', 'control'],
   tenants: [
     ...['platform/*', 'config', 'policies', 'control', 'resources'],
     ...['auth/accounts', 'auth/credentials', 'auth/users'],

@@ -441,7 +441,7 @@ describe('an interrupted creation', function () {
               );
             },
           });
-          const context = internalContext({ ...publicCaller, kind: 'user', tenantId }, { signal: caller.signal });
+          const context = internalContext({ ...publicCaller, kind: 'kubernetes', tenantId }, { signal: caller.signal });
           const call = (method: DescMethodUnary, request: MessageInitShape<DescMessage>) =>
             proxied.registry.unary(method, create(method.input, request), context);
           const outcome: Outcome = await make(call as never, name, ground).then(

@@ -49,7 +49,7 @@ import { assembleServices } from '../testing/services.ts';
 import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 
 const tenantId = 'writer';
-const context: CallContext = internalContext({ ...publicCaller, kind: 'user', tenantId });
+const context: CallContext = internalContext({ ...publicCaller, kind: 'kubernetes', tenantId });
 const logger = createLogger('silent');
 
 /** Response of a creation: only the id. */

@@ -50,7 +50,7 @@ const id = (kind: 'package' | 'profile', name: string): string => namedId(tenant
 
 describe('a plan and a creation', function () {
   this.timeout(60_000 + size * 10);
-  const context = internalContext({ ...publicCaller, kind: 'user', tenantId });
+  const context = internalContext({ ...publicCaller, kind: 'kubernetes', tenantId });
   let tenant: TestTenant;
   let namespace: string;
   let test: TestDatabase;

@@ -47,7 +47,7 @@ describe('the number of rows of a tenant', function () {
     registry.unary(
       of,
       create(of.input, request) as MessageShape<M['input']>,
-      internalContext({ ...publicCaller, kind: 'user', tenantId, scopes: new Set(['telemetry:read']) }),
+      internalContext({ ...publicCaller, kind: 'kubernetes', tenantId, scopes: new Set(['telemetry:read']) }),
     );
   const query = async <Row extends Record<string, unknown>>(text: string, values: readonly unknown[] = []) =>
     (await test.database.system((tx) => tx.query<Row>(text, values))).rows;

@@ -1,10 +1,10 @@
-// How much of the cluster's resources a process holds at a time. With a real API server: e2e/tests/resource-writer.test.ts.
+// How much of the cluster's resources a process holds at a time, and for whom. With a real API server: e2e/tests/resource-writer.test.ts.
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { KubeConfig } from '@kellet/kubernetes';
 import { expect } from 'chai';
-import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { method, TestAuth } from '../auth/testing/test-auth.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
 import { sleep } from '../platform/clock.ts';
 import { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
@@ -12,11 +12,12 @@ import { createLogger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller } from '../platform/rpc.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { outcomeOf } from '../platform/testing/refusals.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import type { TestDatabase } from '../platform/testing/test-database.ts';
 import { ResourceWriter } from './resource-writer.ts';
 
 describe('the changes of resources', function () {
   this.timeout(30_000);
+  const at = TestAuth.define();
   let test: TestDatabase;
   let server: Server;
   let kubernetes: KubernetesApi;
@@ -25,8 +26,7 @@ describe('the changes of resources', function () {
   let release: (() => void)[] | undefined = [];
 
   before(async () => {
-    test = await createTestDatabase();
-    for (const tenantId of ['acme', 'other']) await insertTenant(test.database, tenantId);
+    ({ test } = at);
     await test.database.system((tx) => tx.query('UPDATE tenants SET namespace_confirmed = true'));
     server = createServer((request, response) => {
       const [, , , , , namespace = '', , name] = (request.url ?? '').split(/[/?]/);
@@ -48,7 +48,6 @@ describe('the changes of resources', function () {
   after(async () => {
     await kubernetes.close();
     server.close();
-    await test.drop();
   });
 
   it('hold few of the resources of a tenant at a time, which may be large, beside those of others', async () => {
@@ -57,7 +56,7 @@ describe('the changes of resources', function () {
       ...{ database: test.database, kubernetes, dispatcher, logger: createLogger('silent') },
     });
     const change = (tenantId: string, name: string) => {
-      const context = internalContext({ ...publicCaller, kind: 'user', tenantId });
+      const context = internalContext({ ...publicCaller, kind: 'kubernetes', tenantId });
       return outcomeOf(writer.patch(context, { kind: 'DeviceProfile', name, displayName: 'new', spec: [] }));
     };
     const changes = Array.from({ length: 12 }, (_, n) => change('acme', `p${n}`));
@@ -83,7 +82,7 @@ describe('the changes of resources', function () {
     });
     const change = () =>
       outcomeOf(
-        writer.patch(internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme' }), {
+        writer.patch(internalContext({ ...publicCaller, kind: 'kubernetes', tenantId: 'acme' }), {
           ...{ kind: 'DeviceProfile', name: 'p', displayName: 'new', spec: [] },
         }),
       );
@@ -97,5 +96,45 @@ describe('the changes of resources', function () {
     for (const end of waiting) end();
     await Promise.all(changes);
     expect(outcomes.slice(8)).to.deep.equal(['OK', 'OK', 'OK', 'OK']);
+  });
+
+  it('are not written for a caller whose session has ended while the call waited for its turn', async () => {
+    held.length = 0;
+    const waiting: (() => void)[] = (release = []);
+    const last: string[] = [];
+    const dispatcher = {
+      apply: async (_request: unknown, step?: (tx: unknown) => Promise<void>) => {
+        if (step) await test.database.tenant('acme', step);
+        last.push('applied');
+        return {};
+      },
+    } as unknown as Dispatcher;
+    const writer = new ResourceWriter({
+      ...{ database: test.database, kubernetes, dispatcher, logger: createLogger('silent') },
+    });
+    const [defender, attacker] = [await at.signedIn(), await at.signedIn()];
+    const change = ({ caller }: typeof attacker, name: string) =>
+      outcomeOf(writer.patch(internalContext(caller), { kind: 'DeviceProfile', name, displayName: 'new', spec: [] }));
+    const changes = ['a', 'b', 'c', 'd', 'e', 'f'].map((name) => change(attacker, name));
+    await eventually(() => waiting.length === 4);
+    const userId = attacker.user.user_id;
+    await at.call(method.deleteUser, { userId }, defender.caller);
+    release = undefined;
+    for (const end of waiting) end();
+    expect(await Promise.all(changes)).to.deep.equal([
+      ...['OK', 'OK', 'OK', 'OK'],
+      ...['UNAUTHENTICATED', 'UNAUTHENTICATED'],
+    ]);
+    expect(held).to.have.length(4);
+    expect(await change(defender, 'g')).to.equal('OK');
+    // The resource that was posted is deleted again.
+    const create = ({ caller }: typeof attacker, name: string) => {
+      const resource = { kind: 'DeviceProfile', displayName: name, name, spec: {} } as const;
+      return outcomeOf(writer.create(internalContext(caller), resource, async () => 'read'));
+    };
+    last.length = 0;
+    expect(await create(attacker, 'h')).to.equal('UNAUTHENTICATED');
+    expect(last).to.deep.equal([]);
+    expect(await create(defender, 'i')).to.equal('OK');
   });
 });

@@ -7,6 +7,7 @@ import {
   type ApplyResponse,
   RemoveRequestSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { refuseLosses } from '../auth/credentials/refuse-losses.ts';
 import { forgetDeleted, isOvertaken } from '../control/applied-versions.ts';
 import { type LastStep, refusalError } from '../control/applier.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
@@ -124,14 +125,20 @@ export class ResourceWriter {
     resource: NewResource<K>,
     read: (tx: Transaction, id: string) => Promise<T>,
   ): Promise<T> {
-    const { tenantId } = context;
+    const { tenantId, caller } = context;
     const { kind } = resource;
     const { intent, object } = await this.begun(context, resource);
     const id = workingCopyId(kind, tenantId, object);
     return this.creations.make(context, {
       intent,
       object,
-      apply: (posted, last) => this.applied(kind, tenantId, posted, { last }),
+      apply: (posted, last) =>
+        this.applied(kind, tenantId, posted, {
+          last: async (tx) => {
+            await refuseLosses(tx, caller);
+            await last(tx);
+          },
+        }),
       read: (tx) => read(tx, id),
     });
   }
@@ -183,6 +190,7 @@ export class ResourceWriter {
     change: ResourceChange<K>,
   ): Promise<void> {
     const { kind, name } = change;
+    await this.database.read(context.tenantId, (tx) => refuseLosses(tx, context.caller));
     const { before, after } = await this.changed(namespace, change, context.signal);
     const { refusal } = await this.applied(kind, context.tenantId, after, { key: change.key });
     if (!refusal) return;

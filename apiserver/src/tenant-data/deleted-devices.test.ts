@@ -65,7 +65,7 @@ describe('what deleted devices leave', function () {
     registry.unary(
       of,
       create(of.input, request) as MessageShape<M['input']>,
-      internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme' }),
+      internalContext({ ...publicCaller, kind: 'kubernetes', tenantId: 'acme' }),
     );
   const query = async <Row extends object>(text: string, ...values: unknown[]): Promise<Row[]> =>
     (await test.database.system((tx) => tx.query<Row & Record<string, unknown>>(text, values))).rows;

@@ -63,6 +63,15 @@ export async function sessionState(
 export const mustEnrollFirst = (session: Pick<SessionState, 'aal' | 'mfa_required'>): boolean =>
   session.mfa_required === true && session.aal === 'aal1';
 
+/** Reports whether a key is neither revoked nor expired. */
+export async function isKeyInForce(tx: Transaction, keyId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    'SELECT FROM api_keys WHERE key_id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())',
+    [keyId],
+  );
+  return rowCount === 1;
+}
+
 /** A key and everything that decides whether it is valid. */
 export interface KeyState {
   key_id: string;

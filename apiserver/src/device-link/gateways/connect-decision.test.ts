@@ -2,9 +2,10 @@ import { expect } from 'chai';
 import { type AskingGateway, decideConnect, maxChildren, type WantedDevice } from './connect-decision.ts';
 
 describe('the connection of a child', () => {
-  const gateway: AskingGateway = { deviceId: 'gateway', isChild: false, children: 3, created: 3 };
+  const gateway: AskingGateway = { deviceId: 'gateway', customerId: 'a', isChild: false, children: 3, created: 3 };
   const device: WantedDevice = {
     deviceId: 'child',
+    customerId: null,
     gatewayDeviceId: null,
     isGatewayAlive: false,
     hasChildren: false,
@@ -27,6 +28,10 @@ describe('the connection of a child', () => {
     ['that connects by itself', {}, { usesOwnKey: true }, 'rotate its credentials'],
     ['that is a gateway', {}, { hasChildren: true }, 'the device is a gateway itself'],
     ['that is the gateway', {}, { deviceId: 'gateway', usesOwnKey: true }, 'that of the gateway itself'],
+    ['of its customer', {}, { customerId: 'a' }, 'adopt'],
+    ['of another customer', {}, { customerId: 'b' }, 'the device belongs to another customer'],
+    ['of any customer by one of the tenant', { customerId: null }, { customerId: 'b' }, 'adopt'],
+    ['of its own, which is another customer’s now', {}, { customerId: 'b', gatewayDeviceId: 'gateway' }, 'keep'],
     ['by a child', { isChild: true }, undefined, 'a device behind a gateway cannot be a gateway'],
     ['by a child, of its own', { isChild: true }, { gatewayDeviceId: 'gateway' }, 'cannot be a gateway'],
   ];

@@ -6,6 +6,8 @@ export const maxChildren = 1000;
 /** The gateway that asks. */
 export interface AskingGateway {
   readonly deviceId: string;
+  /** Null: it is the tenant's own, and serves all customers. */
+  readonly customerId: string | null;
   /** Whether it is itself a child. */
   readonly isChild: boolean;
   /** How many children it has, counted up to the maximum. */
@@ -17,6 +19,8 @@ export interface AskingGateway {
 /** The device with the hardware id, if there is one. */
 export interface WantedDevice {
   readonly deviceId: string;
+  /** Null: the tenant's own. */
+  readonly customerId: string | null;
   /** Its gateway; null if it has none. */
   readonly gatewayDeviceId: string | null;
   /** Whether that gateway is alive. */
@@ -43,6 +47,10 @@ export function decideConnect(gateway: AskingGateway, device: WantedDevice | und
     return gateway.created >= maxChildren
       ? refuse(`a gateway creates at most ${maxChildren} devices: delete some that it has disconnected`)
       : { action: 'create' };
+  }
+  // Its gateway gets the commands of a child, and speaks for it.
+  if (gateway.customerId !== null && device.customerId !== null && device.customerId !== gateway.customerId) {
+    return refuse('the device belongs to another customer than the gateway');
   }
   if (device.gatewayDeviceId !== null) {
     return device.isGatewayAlive

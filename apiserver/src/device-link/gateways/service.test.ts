@@ -2,10 +2,11 @@
 import { createHash } from 'node:crypto';
 import { status } from '@grpc/grpc-js';
 import { expect } from 'chai';
+import { insertCustomer } from '../../device-registry/entities/customers.ts';
 import { newId } from '../../platform/ids.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { putArtifact } from '../ota/testing/test-artifacts.ts';
-import { type Result, stranger, type TestDevice, TestLink } from '../testing/test-link.ts';
+import { type Result, stranger, tenant, type TestDevice, TestLink } from '../testing/test-link.ts';
 
 interface Connected {
   device_id: string;
@@ -195,6 +196,42 @@ describe('a gateway', () => {
       expect(refusal(unknown)).to.deep.equal({ http: 404, code: 'NOT_FOUND', message: 'profile_id not found' });
       for (const body of [{ hardware_id: '' }, { hardware_id: 'x'.repeat(257) }, { device_name: 'a\0' }]) {
         expect(refusal(await connect(gateway, 'x', body))).to.include({ http: 400, code: 'INVALID_ARGUMENT' });
+      }
+    });
+
+    it('no device of another customer than its own', async () => {
+      const [ofA, ofB] = [newId(), newId()];
+      for (const customerId of [ofA, ofB]) {
+        const customer = { customerId, name: customerId, contact: '' };
+        await link.test.database.tenant(tenant, (tx) => insertCustomer(tx, tenant, customer));
+      }
+      const give = async (deviceId: string, customerId: string) =>
+        expect(await link.operate('PATCH', `devices/${deviceId}`, { customer_id: customerId })).to.include({
+          http: 200,
+        });
+      await give(gateway.deviceId, ofA);
+      await give(other.deviceId, ofB);
+      // One that is registered and has never been used, and one behind a gateway that is offline.
+      const registered = await link.device();
+      const { hardware_id: ofRegistered } = await link.operate<{ hardware_id: string }>(
+        'GET',
+        `devices/${registered.deviceId}`,
+      );
+      const ofChild = newHardwareId();
+      const { device_id: childId } = await connect(other, ofChild);
+      await goOffline(other);
+      for (const [deviceId, hardwareId] of [
+        [registered.deviceId, ofRegistered],
+        [childId, ofChild],
+      ] as const) {
+        await give(deviceId, ofB);
+        await link.send(deviceId, { method: 'open_door' });
+        expect(refusal(await connect(gateway, hardwareId))).to.include(refused);
+        const { errors } = await send(gateway, deviceId);
+        expect(errors[0]).to.include({ code: 'PERMISSION_DENIED' });
+        const polled = await link.call(gateway.key, 'GET', `devices/${deviceId}/rpc/pending`);
+        expect(polled).to.include(denied);
+        expect(await connect(other, hardwareId)).to.include({ http: 200, created: false });
       }
     });
 

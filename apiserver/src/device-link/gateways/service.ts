@@ -67,7 +67,12 @@ export function createGateways({ platform, profiles, membership, directory, live
       device ? 0 : countCreatedBy(tx, tenantId, gatewayId, maxChildren),
     ]);
     const decision = decideConnect(
-      { deviceId: gatewayId, isChild: gateway.gateway_device_id !== null, children, created },
+      {
+        deviceId: gatewayId,
+        customerId: gateway.customer_id,
+        isChild: gateway.gateway_device_id !== null,
+        ...{ children, created },
+      },
       device && (await wantedDevice(tx, tenantId, device)),
     );
     if (decision.action === 'refuse') throw failedPrecondition(decision.reason);
@@ -144,13 +149,13 @@ function ownId(gatewayDeviceId: string, caller: Caller): string {
 }
 
 async function wantedDevice(tx: Transaction, tenantId: string, device: DeviceRow) {
-  const { device_id: deviceId, gateway_device_id: gatewayDeviceId } = device;
+  const { device_id: deviceId, customer_id: customerId, gateway_device_id: gatewayDeviceId } = device;
   const [isGatewayAlive, children, usesKey] = await Promise.all([
     gatewayDeviceId !== null && isAlive(tx, tenantId, gatewayDeviceId),
     countChildren(tx, tenantId, deviceId, 1),
     usesOwnKey(tx, tenantId, deviceId),
   ]);
-  return { deviceId, gatewayDeviceId, isGatewayAlive, hasChildren: children > 0, usesOwnKey: usesKey };
+  return { deviceId, customerId, gatewayDeviceId, isGatewayAlive, hasChildren: children > 0, usesOwnKey: usesKey };
 }
 
 /** Creates a child, which has no key. */

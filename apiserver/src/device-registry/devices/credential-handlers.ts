@@ -12,6 +12,7 @@ import {
   revokeAuthority,
 } from '../../auth/certificates/certificate-store.ts';
 import { RevocationLists } from '../../auth/certificates/revocation-lists.ts';
+import { refuseLosses } from '../../auth/credentials/refuse-losses.ts';
 import { notifyRevoked, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { IssuedCredentials } from '../../auth/device-credentials/device-credentials.ts';
 import { describeDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
@@ -61,15 +62,16 @@ export function credentialHandlers(
     });
 
   return {
-    rotateDeviceCredentials: async (request, { tenantId }) => {
+    rotateDeviceCredentials: async (request, { tenantId, caller }) => {
       const deviceId = idField('device', request.deviceId);
       const graceSeconds = graceField(request.graceSeconds, 0);
       const device = await database.read(tenantId, (tx) => findDevice(tx, tenantId, deviceId));
       if (!device) throw notFound('device');
       const wanted = await wantedCredentials(device.credential_type, request.csr ?? '');
-      const issued = await change(tenantId, deviceId, (tx) =>
-        credentials.rotate(tx, { tenantId, deviceId }, wanted, graceSeconds),
-      );
+      const issued = await change(tenantId, deviceId, async (tx) => {
+        await refuseLosses(tx, caller);
+        return credentials.rotate(tx, { tenantId, deviceId }, wanted, graceSeconds);
+      });
       return { deviceId, ...credentialFields(issued) };
     },
 
@@ -127,14 +129,20 @@ export function credentialHandlers(
       return { deviceCertificates, nextPageToken: closed.nextPageToken };
     },
 
-    createDeviceAuthority: async (request, { tenantId }) => {
+    createDeviceAuthority: async (request, { tenantId, caller }) => {
       const { certificate = '', privateKey = '' } = request;
       if ((certificate === '') !== (privateKey === '')) {
         throw invalidArgument('certificate and private_key must be given together');
       }
       const supplied =
         certificate === '' ? undefined : await checkSuppliedAuthority(certificate, privateKey, clock.now());
-      return toAuthority(await database.tenant(tenantId, (tx) => credentials.addAuthority(tx, tenantId, supplied)));
+      const row = await database.tenant(tenantId, async (tx) => {
+        const added = await credentials.addAuthority(tx, tenantId, supplied);
+        // It may have waited for others.
+        await refuseLosses(tx, caller);
+        return added;
+      });
+      return toAuthority(row);
     },
 
     listDeviceAuthorities: async (request, { tenantId }) => {

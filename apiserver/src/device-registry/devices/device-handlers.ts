@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { refuseLosses } from '../../auth/credentials/refuse-losses.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
@@ -59,7 +60,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
 
   return {
     createDevice: async (request, context) => {
-      const { tenantId } = context;
+      const { tenantId, caller } = context;
       const hardwareId = textField('hardware_id', request.hardwareId, { minimum: 1, maximum: 256 });
       const name = textField('name', request.name, { maximum: 256 }) || hardwareId;
       checkTags(request.tags);
@@ -79,6 +80,8 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           tags: request.tags,
           metadata: request.metadata,
         });
+        // The call may have waited for the quota.
+        await refuseLosses(tx, caller);
         const [issued] = await Promise.all([
           credentials.issue(tx, device, wanted),
           membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(row) }]),

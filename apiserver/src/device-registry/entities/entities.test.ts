@@ -48,7 +48,7 @@ describe('customers, assets and entity views', () => {
     registry.unary(
       of,
       create(of.input, request) as MessageShape<M['input']>,
-      internalContext({ ...publicCaller, kind: 'user', tenantId, customerId, scopes: new Set(scopes) }),
+      internalContext({ ...publicCaller, kind: 'kubernetes', tenantId, customerId, scopes: new Set(scopes) }),
     );
   const textOfRefusal = async (promise: Promise<unknown>): Promise<string> => {
     const { code, message } = await refusal(promise);

@@ -81,7 +81,7 @@ describe('fleets', function () {
     registry.unary(
       of,
       create(of.input, request) as MessageShape<M['input']>,
-      internalContext({ ...publicCaller, kind: 'user', tenantId }),
+      internalContext({ ...publicCaller, kind: 'kubernetes', tenantId }),
     );
   let made = 0;
   const make = async (fields: MessageInitShape<typeof method.createDevice.input> = {}, tenantId = 'acme') => {
@@ -185,7 +185,7 @@ describe('fleets', function () {
           expected: 2,
           ...given,
         });
-        const context = internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme' });
+        const context = internalContext({ ...publicCaller, kind: 'kubernetes', tenantId: 'acme' });
         expect((await counted.unary(method.changeDevices, request, context)).changed).to.equal(2);
       }
       expect(bytes()).to.be.below(10_000);
@@ -243,7 +243,7 @@ describe('fleets', function () {
         const membership = new RolloutMembership(platform.clock);
         createDeviceRegistry(platform, createProfileReader(cut), membership, usage).register(partly);
         const request = { filter: { tag: ['gateway=1'] }, action: Action.delete, expected: gateways };
-        const context = internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme' });
+        const context = internalContext({ ...publicCaller, kind: 'kubernetes', tenantId: 'acme' });
         const stopped = partly.unary(method.changeDevices, create(method.changeDevices.input, request), {
           ...context,
           signal: stopping.signal,
@@ -495,7 +495,7 @@ describe('fleets', function () {
           registry.unary(
             method.updateDevice,
             create(method.updateDevice.input, { deviceId, tags, updateMask: { paths: ['tags'] } }),
-            internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme', ...caller }),
+            internalContext({ ...publicCaller, kind: 'kubernetes', tenantId: 'acme', ...caller }),
           );
         expect(await outcomeOf(change({ reach: 'yes', kind: 'valve' })), 'joined').to.equal('PERMISSION_DENIED');
         expect(await outcomeOf(change({})), 'left').to.equal('PERMISSION_DENIED');

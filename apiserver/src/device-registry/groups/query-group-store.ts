@@ -8,6 +8,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { countedLimit, countHeld } from '../../platform/database/number-limits.ts';
 import { waitingTenants } from '../../platform/database/waiting-tenants.ts';
 import { nilId } from '../../platform/ids.ts';
+import { tenantExists } from '../../policies/tenant-reader.ts';
 import type { Conditions } from '../devices/device-filters.ts';
 
 const lastId = 'ffffffff-ffff-ffff-ffff-ffffffffffff';
@@ -91,11 +92,11 @@ export async function takeChecksOf(tx: Transaction, tenantId: string, deviceIds:
   return [...new Set(rows.map((row) => row.device_id))];
 }
 
-/** Returns the tenants with noted changes. The cost depends on their number, not on that of the changes. */
+/** Returns the tenants with noted changes that are not deleted. The cost depends on their number, not on that of the changes. */
 export async function tenantsWithChecks(tx: Transaction): Promise<string[]> {
   const { rows } = await tx.query<{ tenant_id: string }>(
     `WITH RECURSIVE ${waitingTenants('device_group_checks')}
-     SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`,
+     SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL AND ${tenantExists('waiting')}`,
   );
   return rows.map((row) => row.tenant_id);
 }
@@ -128,10 +129,10 @@ export async function beginWalk(tx: Transaction, tenantId: string, groupId: stri
   await tx.query('INSERT INTO device_group_walks (tenant_id, group_id) VALUES ($1, $2)', [tenantId, groupId]);
 }
 
-/** Returns the tenants with walks. */
+/** Returns the tenants with walks that are not deleted. */
 export async function tenantsWithWalks(tx: Transaction): Promise<string[]> {
   const { rows } = await tx.query<{ tenant_id: string }>(
-    'SELECT tenant_id FROM device_group_walks GROUP BY tenant_id ORDER BY min(position)',
+    `SELECT tenant_id FROM device_group_walks w WHERE ${tenantExists('w')} GROUP BY tenant_id ORDER BY min(position)`,
   );
   return rows.map((row) => row.tenant_id);
 }

@@ -6,6 +6,7 @@ import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts'
 import { RolloutMembership } from '../../device-link/ota/rollouts/membership.ts';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
+import { sleep } from '../../platform/clock.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createDeviceRegistry } from '../service.ts';
@@ -153,6 +154,43 @@ describe('groups with a query of many tenants', function () {
       `SELECT count(*)::int4 AS members FROM device_group_members WHERE tenant_id IN ('acme', 'victim')`,
     );
     expect(members!.members).to.equal(5 * 6010);
+  });
+
+  it('keep their members while their tenant is deleted, until it is restored', async () => {
+    await setDefaultTag('acme', 'north');
+    await query(
+      `INSERT INTO device_groups (tenant_id, group_id, name, query) VALUES ('acme', gen_random_uuid(), 's', '{"status": "online"}')`,
+    );
+    await addDevices('acme', 10);
+    const membersOf = async (tenant: string): Promise<number> =>
+      (await query('SELECT FROM device_group_members WHERE tenant_id = $1', [tenant])).length;
+    const setStatus = (tenant: string, status: string) =>
+      query('UPDATE devices SET status = $2 WHERE tenant_id = $1', [tenant, status]);
+    await setStatus('acme', 'online');
+    const registry = makeRegistry();
+    await registry.start?.();
+    try {
+      await eventually(async () => (await membersOf('acme')) === 60);
+      await query(
+        `UPDATE tenants SET deleted_at = now(), purge_at = now() + interval '1 day' WHERE tenant_id = 'acme'`,
+      );
+      // As after the end of their connections.
+      await setStatus('acme', 'offline');
+      await query(`INSERT INTO device_group_walks (tenant_id) VALUES ('acme')`);
+      // Those of others follow meanwhile.
+      await setDefaultTag('victim', 'north');
+      await addDevices('victim', 10);
+      await eventually(async () => (await membersOf('victim')) === 50);
+      await sleep(1500);
+      expect(await membersOf('acme')).to.equal(60);
+      await query(`UPDATE tenants SET deleted_at = NULL, purge_at = NULL WHERE tenant_id = 'acme'`);
+      await eventually(async () => (await walksOf('acme')) === 0);
+      await eventually(async () => (await query('SELECT FROM device_group_checks')).length === 0);
+      // But for the group of those that are online.
+      expect(await membersOf('acme')).to.equal(50);
+    } finally {
+      await registry.stop?.();
+    }
   });
 
   it('do not wait for a long change of a device of another', async () => {

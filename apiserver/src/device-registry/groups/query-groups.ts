@@ -6,10 +6,11 @@ import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { tenantDeleted } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
 import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
-import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
+import { tenantDefaults } from '../../policies/tenant-reader.ts';
 import { filterConditions, parseTag } from '../devices/device-filters.ts';
 import { filtersOf } from '../devices/device-selection.ts';
 import {
@@ -152,7 +153,10 @@ export class QueryGroups {
     return true;
   }
 
-  /** Compares devices with the queries of the tenant's groups, or of one. */
+  /**
+   * Compares devices with the queries of the tenant's groups, or of one. Those of a deleted tenant wait: it has no default tags
+   * until it is restored.
+   */
   private async compare(
     tx: Transaction,
     tenantId: string,
@@ -161,10 +165,8 @@ export class QueryGroups {
   ): Promise<void> {
     if (deviceIds.length === 0) return;
     const locked = await lockForCheck(tx, tenantId, deviceIds);
-    const [groups, defaults = noDefaults] = await Promise.all([
-      queryGroups(tx, tenantId, groupId),
-      tenantDefaults(tx, tenantId),
-    ]);
+    const [groups, defaults] = await Promise.all([queryGroups(tx, tenantId, groupId), tenantDefaults(tx, tenantId)]);
+    if (!defaults) throw tenantDeleted();
     const wanted = groups.map(({ group_id: id, query }) => ({ id, filters: filtersOf(readQuery(query), wholeTenant) }));
     const tags = wanted.flatMap(({ filters }) => filters.tags.map(parseTag));
     const profileIds = [...new Set(locked.flatMap((device) => device.profile_id ?? []))];
