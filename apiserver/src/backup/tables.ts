@@ -1,7 +1,7 @@
 // SQL that reads and writes any table: each row as PostgreSQL's own text, from which every type can be read again without
 // loss.
 import { listTables as listAllTables, referencesLast } from '../platform/database/catalogue.ts';
-import { readCursor } from '../platform/database/cursor.ts';
+import { readCursor, sizedPieces } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
 
 /** A table to be backed up. */
@@ -33,22 +33,29 @@ export async function holdTables(tx: Transaction, tables: readonly Table[]): Pro
   for (const { name } of tables) await tx.query(`LOCK TABLE ONLY ${name} IN ACCESS SHARE MODE`);
 }
 
-/** Rows that are fetched at once, and the characters that they should have together. */
-const fewestRows = 50;
-const mostRows = 5000;
-const charactersAtOnce = 4 * 1024 * 1024;
+const rowsAtOnce = 1000;
 
 /** Yields the texts of all rows of a table, without those of tables that inherit from it. */
 export async function* rowTexts(tx: Transaction, table: string): AsyncGenerator<string[]> {
-  const text = `SELECT whole_row::text AS text FROM ONLY ${table} AS whole_row`;
-  for await (const rows of readCursor(tx, { name: 'backup', text }, rowsAfter)) yield rows.map((row) => row.text);
+  const pieces = sizedPieces(rowsAtOnce, await textBytes(tx, table));
+  // The row by its columns, because the whole of it would be unpacked for all rows that are looked at ahead.
+  const text = `SELECT ROW(whole_row.*)::text AS text, ${pieces.column} FROM ONLY ${table} AS whole_row`;
+  const query = { name: 'backup', text };
+  for await (const rows of readCursor<{ text: string }>(tx, query, pieces.count)) yield rows.map((row) => row.text);
 }
 
-/** Returns how many rows to fetch after others, by their size. */
-function rowsAfter(before: readonly { readonly text: string }[]): number {
-  const characters = before.reduce((sum, { text }) => sum + text.length, 0);
-  if (characters === 0) return fewestRows;
-  return Math.max(fewestRows, Math.min(mostRows, Math.floor((before.length * charactersAtOnce) / characters)));
+/** Returns SQL of about how long the text of a row is. */
+async function textBytes(tx: Transaction, table: string): Promise<string> {
+  const { rows } = await tx.query<{ name: string; type: string }>(
+    `SELECT quote_ident(attname) AS name, atttypid::regtype::text AS type FROM pg_attribute
+     WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped AND attlen = -1`,
+    [table],
+  );
+  // The lengths of texts and bytes are known without unpacking them.
+  const lengths = rows.map(({ name, type }) =>
+    type === 'bytea' ? `2 * octet_length(${name})` : `octet_length(${name}::text)`,
+  );
+  return ['100', ...lengths.map((length) => `coalesce(${length}, 0)`)].join(' + ');
 }
 
 /** Adds rows by their texts. */

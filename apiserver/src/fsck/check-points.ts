@@ -1,5 +1,5 @@
 // Checks the points of hot segments: hashes, places in batches, numbers of rows, the index of leaves, and the latest values.
-import { readCursor } from '../platform/database/cursor.ts';
+import { readCursor, sizedPieces } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { sqlState } from '../platform/errors.ts';
 import { purgeBegunSince } from '../policies/tenant-reader.ts';
@@ -8,7 +8,7 @@ import type { SegmentRow } from '../telemetry/write/segments.ts';
 import { type Check, type CheckParts, checkPlaces, Findings, nothing, type Outcome, snapshot } from './check.ts';
 import { LatestChecks } from './check-latest.ts';
 
-const rowsAtOnce = 5000;
+const pieces = sizedPieces(5000, 'octet_length(payload)');
 const batchesAtOnce = 200;
 
 /** PostgreSQL's code for a table that does not exist. */
@@ -89,10 +89,10 @@ async function checkRows(
   const { id, facts, tenantId } = segment;
   const condition = tenantId === undefined ? '' : 'WHERE tenant_id = $1';
   const text = `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
-       ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'} FROM telemetry_segment_${id} ${condition}`;
+       ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'}, ${pieces.column} FROM telemetry_segment_${id} ${condition}`;
   const values = tenantId === undefined ? [] : [tenantId];
   const tenants = new Map<string, number>();
-  for await (const rows of readCursor<PointRow>(tx, { name: 'points', text, values }, rowsAtOnce)) {
+  for await (const rows of readCursor<PointRow>(tx, { name: 'points', text, values }, pieces.count)) {
     const problems = await checkPlaces(
       tx,
       rows.map((row) => ({

@@ -9,6 +9,34 @@ export interface CursorQuery {
   readonly values?: readonly unknown[];
 }
 
+/** Bytes of a piece, more or less, unless its first rows are larger. */
+const pieceBytes = 8 * 1024 * 1024;
+/** Rows that are fetched when it is not known, or known to be much, how large they are: of a point, a row may take a mebibyte. */
+const fewRows = 8;
+
+/** How many rows of a query to fetch at once if some of them may be large. */
+export interface SizedPieces {
+  /** SQL of a column that the query must select, in the order of its rows. */
+  readonly column: string;
+  /** To be given to `readCursor`. */
+  readonly count: (before: readonly object[]) => number;
+}
+
+/**
+ * Returns pieces of `rows` rows, or of few where those that follow are large. `bytes` is SQL of the size of a row, which should not
+ * unpack what is large: PostgreSQL looks so many rows ahead. Rows only say what comes after them, so a size guessed from the rows
+ * before would be wrong just where small ones end.
+ */
+export function sizedPieces(rows: number, bytes: string, order = ''): SizedPieces {
+  return {
+    column: `sum(${bytes}) OVER (${order} ROWS BETWEEN 1 FOLLOWING AND ${rows} FOLLOWING) AS bytes_ahead`,
+    count: (before) => {
+      const last = before.at(-1) as { bytes_ahead: bigint | null } | undefined;
+      return last !== undefined && (last.bytes_ahead ?? 0n) <= pieceBytes ? rows : fewRows;
+    },
+  };
+}
+
 /**
  * Yields the rows of a query in pieces, none of them empty, of `count` rows; or of as many as `count` returns for the piece
  * before. A reader that stops early leaves the cursor open until the transaction ends.
@@ -16,7 +44,7 @@ export interface CursorQuery {
 export async function* readCursor<Row extends object>(
   tx: Transaction,
   { name, text, values = [] }: CursorQuery,
-  count: number | ((before: readonly Row[]) => number),
+  count: number | SizedPieces['count'],
 ): AsyncGenerator<Row[]> {
   await tx.query(`DECLARE ${name} NO SCROLL CURSOR FOR ${text}`, [...values]);
   for (let before: readonly Row[] = []; ;) {

@@ -94,19 +94,23 @@ function runsOf(files: readonly ColdFile[]): (readonly ColdFile[])[] {
 }
 
 const rowsAtOnce = 2000;
+const charactersAtOnce = 8 * 1024 * 1024;
 
 /** Yields the rows of runs in order. */
 async function* mergedRows(files: ColdFiles, runs: readonly (readonly ColdFile[])[]): AsyncGenerator<ColdRow[]> {
   const cursors = await Promise.all(runs.map((run) => RowCursor.open(files, run)));
   let open = cursors.filter((cursor) => cursor.row !== undefined);
   let rows: ColdRow[] = [];
+  let characters = 0;
   while (open.length > 0) {
     let first = open[0]!;
     for (const cursor of open) if (compareRows(cursor.row!, first.row!) < 0) first = cursor;
     rows.push(first.row!);
-    if (rows.length === rowsAtOnce) {
+    characters += first.row!.payload.length;
+    if (rows.length === rowsAtOnce || characters > charactersAtOnce) {
       yield rows;
       rows = [];
+      characters = 0;
     }
     if (first.isPieceRead) await first.readPiece();
     else first.next();

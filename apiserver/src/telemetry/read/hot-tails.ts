@@ -1,7 +1,7 @@
 // Reads the hot tail of dead writers again: points that are durable but whose effects were only in the memory of a
 // process that was killed. They take the same path as new points; to take it twice changes nothing.
 import type { Clock } from '../../platform/clock.ts';
-import { readCursor } from '../../platform/database/cursor.ts';
+import { readCursor, sizedPieces } from '../../platform/database/cursor.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Liveness } from '../points/devices.ts';
 import { isMadeHere } from '../points/payload.ts';
@@ -15,7 +15,7 @@ export interface TailReaders {
   readonly liveness: Liveness;
 }
 
-const rowsAtOnce = 5000;
+const pieces = sizedPieces(5000, 'octet_length(payload)');
 
 /** A generous bound on the difference between the writer's idea of the database's clock and that clock. */
 const clockErrorMilliseconds = 3_600_000n;
@@ -72,8 +72,9 @@ async function* rowsSince(tx: Transaction, writerId: string, since: bigint): Asy
   // A scan that joins another one in the middle of the table would not be in order of arrival.
   await tx.query('SET LOCAL synchronize_seqscans = off');
   for (const { segment_id: id } of segments) {
-    const text = `SELECT tenant_id, device_id, time, payload, received FROM telemetry_segment_${id} WHERE received >= ${since}`;
-    yield* readCursor<TailRow>(tx, { name: 'tail', text }, rowsAtOnce);
+    const text = `SELECT tenant_id, device_id, time, payload, received, ${pieces.column}
+      FROM telemetry_segment_${id} WHERE received >= ${since}`;
+    yield* readCursor<TailRow>(tx, { name: 'tail', text }, pieces.count);
   }
 }
 

@@ -1,6 +1,6 @@
 // Maintains complete segments: creates their indexes and counts their points once nothing is written to them any more, and
 // gives their rows to cold storage.
-import { readCursor } from '../../platform/database/cursor.ts';
+import { readCursor, sizedPieces } from '../../platform/database/cursor.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { nextSegment } from './each-segment.ts';
@@ -152,7 +152,9 @@ export interface SegmentRow {
   received: bigint;
 }
 
-const rowsAtOnce = 2000;
+/** The order of points in cold files. */
+const coldOrder = `ORDER BY tenant_id COLLATE "C", time / 86400000000000, device_id, time, data_hash, batch_id, leaf_index`;
+const pieces = sizedPieces(2000, 'octet_length(payload)', coldOrder);
 
 /** Yields the rows of complete segments, ordered by tenant, UTC date, device, time and place in a batch. */
 export function rowsOfSegments(tx: Transaction, segments: readonly ColdCandidate[]): AsyncGenerator<SegmentRow[]> {
@@ -162,9 +164,8 @@ export function rowsOfSegments(tx: Transaction, segments: readonly ColdCandidate
          ${hasArrival ? 'received * 1000000' : `${Math.round(sealedAt)}000000::int8`} AS received
        FROM telemetry_segment_${segmentId}`,
   );
-  const text = `SELECT * FROM (${sources.join(' UNION ALL ')}) AS rows
-     ORDER BY tenant_id COLLATE "C", time / 86400000000000, device_id, time, data_hash, batch_id, leaf_index`;
-  return readCursor(tx, { name: 'turning', text }, rowsAtOnce);
+  const text = `SELECT *, ${pieces.column} FROM (${sources.join(' UNION ALL ')}) AS rows ${coldOrder}`;
+  return readCursor(tx, { name: 'turning', text }, pieces.count);
 }
 
 /** How long to wait for readers of a segment: readers that come later wait behind. */

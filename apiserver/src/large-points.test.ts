@@ -1,0 +1,123 @@
+// Points of a mebibyte each, of which there are few for their number of rows: whatever reads many of them holds few in memory.
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { Agent, request } from 'node:http';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { expect } from 'chai';
+import { mintKey } from './auth/credentials/api-key-format.ts';
+import { insertTenant } from './auth/testing/test-fixtures.ts';
+import { newId } from './platform/ids.ts';
+import { eventually } from './platform/testing/eventually.ts';
+import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
+import { TestProcesses } from './testing/test-process.ts';
+
+const tenant = 'acme';
+const smallPoints = 8000;
+const largePoints = 450;
+/** Texts of one value repeated, which take 30 KB in the database. */
+const largeValues = Object.fromEntries(Array.from({ length: 250 }, (_, n) => [`text${n}`, 'a'.repeat(4000)]));
+/** Less than the points take, and more than the process does. */
+const heap = { NODE_OPTIONS: '--max-old-space-size=320' };
+
+describe('points that are large', function () {
+  this.timeout(180_000);
+  let test: TestDatabase;
+  let processes: TestProcesses;
+  let key: string;
+  let folder: string;
+  const deviceId = newId();
+  const agent = new Agent({ keepAlive: true, maxSockets: 4 });
+  let sent = 0;
+
+  before(async () => {
+    test = await createTestDatabase();
+    folder = await mkdtemp(path.join(tmpdir(), 'kellet-large-points-'));
+    processes = await TestProcesses.create(test.url);
+    await insertTenant(test.database, tenant);
+    const minted = mintKey();
+    key = minted.key;
+    await test.database.system(async (tx) => {
+      await tx.query(`INSERT INTO devices (tenant_id, device_id, name, hardware_id) VALUES ($1, $2, 'one', 'one')`, [
+        tenant,
+        deviceId,
+      ]);
+      await tx.query(
+        `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
+        [newId(), tenant, minted.hash, minted.prefix, minted.last4, ['telemetry:write']],
+      );
+    });
+    const { ports, child, ended } = await processes.start({});
+    // What was fetched of the small ones tells nothing of the large ones that follow.
+    while (sent < smallPoints) await send(ports.restPort, 1000, { numeric_values: { n: 1 } });
+    const sender = async (): Promise<void> => {
+      while (sent < smallPoints + largePoints) await send(ports.restPort, 3, { string_values: largeValues });
+    };
+    await Promise.all([sender(), sender()]);
+    child.kill('SIGKILL');
+    await ended;
+  });
+  after(async () => {
+    agent.destroy();
+    await processes.kill();
+    await processes.remove();
+    await rm(folder, { recursive: true, force: true });
+    await test.drop();
+  });
+
+  /** Sends points in one request, all of which must be acknowledged. */
+  async function send(port: number, count: number, values: object): Promise<void> {
+    const points = Array.from({ length: count }, () => {
+      sent += 1;
+      return { device_id: deviceId, timestamp: new Date(1_790_000_000_000 + sent * 1000).toISOString(), ...values };
+    });
+    const body = JSON.stringify({ points });
+    const headers = { 'x-api-key': key, 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) };
+    const call = request({ port, host: '127.0.0.1', method: 'POST', path: '/api/v1/telemetry', agent, headers });
+    call.end(body);
+    const [response] = (await once(call, 'response')) as [NodeJS.ReadableStream & { statusCode: number }];
+    let text = '';
+    for await (const chunk of response) text += String(chunk);
+    expect(response.statusCode, text).to.equal(200);
+  }
+
+  const count = async (sql: string): Promise<number> => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ n: number }>(`SELECT count(*)::int4 AS n FROM ${sql}`),
+    );
+    return rows[0]!.n;
+  };
+
+  it('do not end the process that reads the tail of a killed one', async () => {
+    expect(await count('telemetry_points')).to.equal(sent);
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ writer_id: string }>('SELECT writer_id FROM telemetry_tails'),
+    );
+    expect(rows, 'the tails of the killed process').not.to.deep.equal([]);
+    const { child, log, ended } = await processes.start(heap);
+    const left = `telemetry_tails WHERE writer_id IN (${rows.map((row) => `'${row.writer_id}'`).join()})`;
+    await eventually(async () => {
+      if (child.exitCode !== null || child.signalCode !== null) throw new Error(log().slice(-2000));
+      return (await count(left)) === 0;
+    }, 90_000);
+    expect(await count('telemetry_latest')).to.equal(1);
+    child.kill('SIGTERM');
+    expect((await ended).end, log()).to.equal(0);
+  });
+
+  it('do not end a check', async () => {
+    await processes.run(['fsck'], heap);
+  });
+
+  it('do not end a backup', async () => {
+    await processes.run(['backup', path.join(folder, 'backup')], heap);
+  });
+
+  it('do not end the process that turns them cold', async () => {
+    const cold = { KELLET_COLD_URL: pathToFileURL(path.join(folder, 'cold')).href };
+    await processes.run(['cold', 'run', '--all'], { ...heap, ...cold });
+    expect(await count(`telemetry_segments WHERE state <> 'cold' AND rows > 0`)).to.equal(0);
+    await processes.run(['fsck'], { ...heap, ...cold });
+  });
+});
