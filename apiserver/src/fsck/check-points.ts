@@ -15,6 +15,7 @@ const batchesAtOnce = 200;
 const undefinedTable = '42P01';
 
 interface PointRow extends Omit<SegmentRow, 'received'> {
+  place: string;
   received: bigint | null;
 }
 
@@ -69,7 +70,7 @@ function checkSegment(parts: CheckParts, id: bigint): Promise<Outcome> {
     }
     const latest = new LatestChecks(facts.since);
     const points = await checkRows(tx, { id, facts, tenantId: parts.tenantId }, findings, latest);
-    const latestValues = await latest.run(tx, findings);
+    const latestValues = await latest.run(tx, `telemetry_segment_${id}`, findings);
     const expected = facts.rows === null || parts.tenantId !== undefined ? points : Number(facts.rows);
     // Points past their retention are removed from complete segments, and those of purged tenants.
     if (points > expected || (points < expected && !facts.was_swept)) {
@@ -88,7 +89,7 @@ async function checkRows(
 ): Promise<number> {
   const { id, facts, tenantId } = segment;
   const condition = tenantId === undefined ? '' : 'WHERE tenant_id = $1';
-  const text = `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
+  const text = `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index, ctid::text AS place,
        ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'}, ${pieces.column} FROM telemetry_segment_${id} ${condition}`;
   const values = tenantId === undefined ? [] : [tenantId];
   const tenants = new Map<string, number>();
