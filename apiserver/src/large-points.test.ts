@@ -27,7 +27,8 @@ describe('points that are large', function () {
   let processes: TestProcesses;
   let key: string;
   let folder: string;
-  const deviceId = newId();
+  /** The first has sent all small points, and each of the others a large one. */
+  const deviceIds = Array.from({ length: 1 + largePoints }, () => newId());
   const agent = new Agent({ keepAlive: true, maxSockets: 4 });
   let sent = 0;
 
@@ -39,10 +40,11 @@ describe('points that are large', function () {
     const minted = mintKey();
     key = minted.key;
     await test.database.system(async (tx) => {
-      await tx.query(`INSERT INTO devices (tenant_id, device_id, name, hardware_id) VALUES ($1, $2, 'one', 'one')`, [
-        tenant,
-        deviceId,
-      ]);
+      await tx.query(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
+         SELECT $1, id, id::text, id::text FROM unnest($2::uuid[]) AS id`,
+        [tenant, deviceIds],
+      );
       await tx.query(
         `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
         [newId(), tenant, minted.hash, minted.prefix, minted.last4, ['telemetry:write']],
@@ -70,7 +72,8 @@ describe('points that are large', function () {
   async function send(port: number, count: number, values: object): Promise<void> {
     const points = Array.from({ length: count }, () => {
       sent += 1;
-      return { device_id: deviceId, timestamp: new Date(1_790_000_000_000 + sent * 1000).toISOString(), ...values };
+      const device_id = deviceIds[Math.max(0, sent - smallPoints)];
+      return { device_id, timestamp: new Date(1_790_000_000_000 + sent * 1000).toISOString(), ...values };
     });
     const body = JSON.stringify({ points });
     const headers = { 'x-api-key': key, 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) };
@@ -101,7 +104,7 @@ describe('points that are large', function () {
       if (child.exitCode !== null || child.signalCode !== null) throw new Error(log().slice(-2000));
       return (await count(left)) === 0;
     }, 90_000);
-    expect(await count('telemetry_latest')).to.equal(1);
+    expect(await count('telemetry_latest')).to.equal(deviceIds.length);
     child.kill('SIGTERM');
     expect((await ended).end, log()).to.equal(0);
   });

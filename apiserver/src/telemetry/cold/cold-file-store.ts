@@ -181,7 +181,10 @@ export async function isAnyDateToCompact(tx: Transaction): Promise<boolean> {
   return rowCount === 1;
 }
 
-/** Returns up to `limit` dates whose runs should be merged, longest due first. */
+/**
+ * Returns up to `limit` dates whose runs should be merged, longest due first. Ids of files rise within a run, as its rows do. Devices
+ * and times of files do not tell their order: one that begins with a device may end with others, whose points are of any time.
+ */
 export async function datesToCompact(tx: Transaction, limit: number): Promise<DueDate[]> {
   const { rows: dates } = await tx.query<{ tenant_id: string; date: string }>(
     'SELECT tenant_id, date::text AS date FROM cold_dates WHERE compact_at <= now() ORDER BY compact_at LIMIT $1',
@@ -191,7 +194,7 @@ export async function datesToCompact(tx: Transaction, limit: number): Promise<Du
   if (due.length === 0) return [];
   const { rows } = await tx.query<FileRow>(
     `SELECT ${columns} FROM cold_files JOIN ${givenDates} USING (tenant_id, date) WHERE state = 'live'
-     ORDER BY run_id, least_device, least_time`,
+     ORDER BY run_id, file_id`,
     columnsOf(due),
   );
   const keyOf = ({ tenantId, date }: TenantDate): string => `${date} ${tenantId}`;
@@ -215,7 +218,7 @@ export interface ColdRange {
   readonly to: bigint;
 }
 
-/** Returns the files of the first dates, or of the last, that may have points in a range, by date. */
+/** Returns the files of the first dates, or of the last, that may have points in a range, by date; those of a run in order. */
 export async function filesOfRange(
   tx: Transaction,
   { tenantId, deviceId, from, to }: ColdRange,
@@ -230,7 +233,7 @@ export async function filesOfRange(
          AND date >= (to_timestamp(($3::int8 / 1000000000)::float8) AT TIME ZONE 'UTC')::date
          AND date <= (to_timestamp(($4::int8 / 1000000000)::float8) AT TIME ZONE 'UTC')::date
          AND least_time < $4 AND greatest_time >= $3
-     ) AS found WHERE place_of_date <= $5 ORDER BY date ${direction}`,
+     ) AS found WHERE place_of_date <= $5 ORDER BY date ${direction}, file_id ${direction}`,
     [tenantId, deviceId, from, to, dates],
   );
   return rows.map(toFile);

@@ -66,6 +66,7 @@ export class FileEncoder {
   private rows = 0;
   private leastDevice = '';
   private greatestDevice = '';
+  private lastTime = 0n;
   private leastTime = 2n ** 63n - 1n;
   private greatestTime = 0n;
   private leastReceived = 2n ** 63n - 1n;
@@ -76,7 +77,11 @@ export class FileEncoder {
     return this.rows >= fileRows || this.buffer.offset + this.payloadBytes >= fileBytes;
   }
 
+  /** Adds a row. Throws if it belongs before the last one: reads would not find it. */
   add(row: ColdRow): void {
+    if (row.deviceId < this.greatestDevice || (row.deviceId === this.greatestDevice && row.time < this.lastTime))
+      throw new Error('rows of a cold file are out of order');
+    this.lastTime = row.time;
     if (this.rows === 0) this.leastDevice = row.deviceId;
     this.greatestDevice = row.deviceId;
     if (row.time < this.leastTime) this.leastTime = row.time;

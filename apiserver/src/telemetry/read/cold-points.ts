@@ -2,13 +2,13 @@
 import { setImmediate } from 'node:timers/promises';
 import type { Database } from '../../platform/database/database.ts';
 import { type ColdRange, filesByArrival, filesOfRange } from '../cold/cold-file-store.ts';
-import type { ColdFile, ColdFiles } from '../cold/cold-files.ts';
+import type { ColdFile, ColdFiles, ColdRange as ColdPieces } from '../cold/cold-files.ts';
 import type { ColdRow } from '../cold/file-layout.ts';
 
 /** Dates whose files are looked up at once. */
 const datesAtOnce = 16;
 
-/** Rows of all files of a date that are read at once: they are decoded without a pause. */
+/** Rows of all runs of a date that are read at once: they are decoded without a pause. */
 const greatestPiece = 5000;
 const leastPiece = 100;
 
@@ -49,12 +49,13 @@ export async function* coldPoints(
     const dates = [...new Set(found.map(({ date }) => date))];
     for (const date of dates) {
       const ofDate = found.filter((file) => file.date === date);
-      const most = Math.min(rows, Math.ceil(greatestPiece / ofDate.length));
+      const runs = [...Map.groupBy(ofDate, ({ runId }) => runId).values()];
+      const most = Math.min(rows, Math.ceil(greatestPiece / runs.length));
       const pieces = { deviceId: range.deviceId, from, to, descending, pieceRows: Math.max(most, leastPiece) };
       const leave = await files.turns.acquire(range.tenantId, { milliseconds: untilDeadline(deadline) });
       try {
         yield* merged(
-          ofDate.map((file) => files.rows(file, pieces)),
+          runs.map((run) => rowsOfRun(files, run, pieces)),
           descending,
         );
       } finally {
@@ -67,6 +68,11 @@ export async function* coldPoints(
     if (descending) to = last;
     else from = last + 86_400_000_000_000n;
   }
+}
+
+/** Yields the rows of a run, whose files are given in order: there may be many of them, each with megabytes to read at once. */
+async function* rowsOfRun(files: ColdFiles, run: readonly ColdFile[], pieces: ColdPieces): AsyncGenerator<ColdRow[]> {
+  for (const file of run) yield* files.rows(file, pieces);
 }
 
 const untilDeadline = (deadline: number): number => Math.max(0, deadline - performance.now());
