@@ -24,6 +24,7 @@ import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { readTurns } from './cold/slow-read.ts';
 import { noLatestValues } from './read/latest-values.ts';
+import { pageTurns } from './read/history.ts';
 import { latestWithin } from './read/view-window.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { withoutStore } from './testing/test-cold.ts';
@@ -201,7 +202,7 @@ describe('the telemetry of entity views', () => {
     for (const key of window.keys) device.numeric.set(key, { value: 0, time: nanoseconds(9) });
     const found = async (searched?: number) => {
       const { numeric } = await latestWithin(
-        { database: test.database, cold: withoutStore(), turns: readTurns(8) },
+        { database: test.database, cold: withoutStore(), turns: readTurns(8), pages: pageTurns() },
         'acme',
         window,
         device,

@@ -50,7 +50,7 @@ import type { PointValues } from './points/payload.ts';
 import { formatNanoseconds } from './points/timestamp.ts';
 import { type AcceptedPoint, nameProblem } from './points/validate.ts';
 import type { Aggregation } from './read/buckets.ts';
-import { keyFilter, type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
+import { keyFilter, pageTurns, type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
 import type { HistoryRange } from './read/hot-points.ts';
 import { readNextTail, TailKeeper } from './read/hot-tails.ts';
 import {
@@ -145,6 +145,7 @@ class Telemetry implements TelemetryModule {
   private readonly options: TelemetryOptions;
   private readonly cold: ColdStorage;
   private readonly turns = readTurns(8);
+  private readonly pages = pageTurns();
   private readonly snapshots: SnapshotStore;
   private readonly usage: Usage;
   private readonly tail: TailKeeper;
@@ -391,7 +392,7 @@ class Telemetry implements TelemetryModule {
 
   /** Where history is read. */
   private get source(): PointSource {
-    return { database: this.platform.database, cold: this.cold.files, turns: this.turns };
+    return { database: this.platform.database, cold: this.cold.files, turns: this.turns, pages: this.pages };
   }
 
   private get readers() {

@@ -12,5 +12,5 @@ export class SlowReadError extends KelletError {
 }
 
 /** Returns slots for so many reads of a process that hold points at once; tenants take turns. Their refusal is a SlowReadError. */
-export const readTurns = (total: number): FairSlots =>
-  new FairSlots({ total, perOwner: 2, waitingPerOwner: 1000, refusal: () => new SlowReadError(true) });
+export const readTurns = (total: number, perOwner = 2): FairSlots =>
+  new FairSlots({ total, perOwner, waitingPerOwner: 1000, refusal: () => new SlowReadError(true) });

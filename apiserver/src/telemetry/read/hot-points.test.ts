@@ -9,7 +9,7 @@ import { createTestDatabase, type TestDatabase } from '../../platform/testing/te
 import { readTurns } from '../cold/slow-read.ts';
 import { withoutStore } from '../testing/test-cold.ts';
 import { indexNextSegment } from '../write/segments.ts';
-import { type PointCursor, readPoints } from './history.ts';
+import { pageTurns, type PointCursor, readPoints } from './history.ts';
 import { addToPage, findHotPoint, type HotPage, inOrder, mayPrecede, type SegmentPoint } from './hot-points.ts';
 
 const hashOf = (text: string) => createHash('sha256').update(text).digest();
@@ -155,7 +155,7 @@ describe('reads of points in hundreds of segments', function () {
   });
 
   const range = { tenantId: 'acme', deviceId, start: 0n, end: 10n ** 18n, keys: [] as string[], limit: 100 };
-  const source = () => ({ database, cold: withoutStore(), turns: readTurns(8) });
+  const source = () => ({ database, cold: withoutStore(), turns: readTurns(8), pages: pageTurns() });
 
   for (const descending of [false, true])
     it(`return each point once, page by page, with few locks (${descending ? 'latest' : 'oldest'} first)`, async () => {
@@ -185,6 +185,28 @@ describe('reads of points in hundreds of segments', function () {
     const none = { ...range, keys: ['m'], descending: true };
     const error = await readPoints(inNoTime, none, undefined).catch((thrown: unknown) => thrown);
     expect(error).to.include({ code: 'DEADLINE_EXCEEDED' });
+  });
+
+  it('are held by few pages of a tenant at once, which wait with them for another connection', async () => {
+    const shared = source();
+    let held = 0;
+    let most = 0;
+    const read = async (limit: number): Promise<void> => {
+      let holds = false;
+      const tenant: Database['tenant'] = async (...given) => {
+        const found = await database.tenant(...given);
+        if (!holds) most = Math.max(most, (held += 1));
+        holds = true;
+        return found;
+      };
+      const watched = Object.create(database, { tenant: { value: tenant } }) as Database;
+      await readPoints({ ...shared, database: watched }, { ...range, limit, descending: true }, undefined);
+      held -= 1;
+    };
+    for (const limit of [5, 200]) {
+      await Promise.all(Array.from({ length: 40 }, () => read(limit)));
+      expect(most, `of ${limit} points`).to.be.within(1, 6);
+    }
   });
 
   it('look only into segments that may have what is asked for', async () => {
