@@ -154,7 +154,8 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
       : await readBody(request, boundsOf(parts.memory, route, admitted, address));
     entry.bytesIn = body.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
-    const encoded = await parts.large.run(admitted.tenantId, isIngest(route) ? body.length : 0, async () => {
+    const contents = isIngest(route) ? 'points' : 'others';
+    const encoded = await parts.large.run(admitted.tenantId, body.length, contents, async () => {
       const turn =
         body.length > 0 ? parts.turns.enter(admitted.tenantId || addressBlock(address), body.length) : undefined;
       if (turn) await turn;
