@@ -261,6 +261,19 @@ describe('kellet-verify with arbitrary input', function () {
       expect(asked).to.equal(2);
     });
 
+    it('that tries to control the terminal: exit 3 with escapes', async () => {
+      reply = (r) => void r.writeHead(200, { 'content-type': 'application/json' }).end('\u001b]0;changed\u0007');
+      const written = await run(['headers', '--headers-url', url, '--from', '1']);
+      expect(written.code).to.equal(3);
+      expect(written.stderr)
+        .to.include('\\u{1b}]0;changed')
+        .and.not.match(/[^\P{Cc}\n]/u);
+      const verified = await run(['bundle.json', '--headers-url', url]);
+      expect(verified.stdout)
+        .to.include('\\u{1b}]0;changed')
+        .and.not.match(/[^\P{Cc}\n]/u);
+    });
+
     it('writes no partial headers file', async () => {
       reply = (response) => response.end(fromHex(first.header));
       const args = ['headers', '--headers-url', url, '--from', String(first.height), '--count', '1'];

@@ -10,7 +10,14 @@ import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { fetchHeaders, HeaderSourceError } from './header-source.ts';
 import { checkHeaderChain, type HeaderAtHeight } from './headers.ts';
 import { formatHeadersFile, parseCheckpoint, type Pin, pinsOfHeaders } from './pins.ts';
-import { type AuditReport, formatAuditVerdict, formatResult, formatRolloutVerdict, formatVerdict } from './report.ts';
+import {
+  type AuditReport,
+  formatAuditVerdict,
+  formatResult,
+  formatRolloutVerdict,
+  formatVerdict,
+  printable,
+} from './report.ts';
 import { type RolloutVerdict, RolloutVerifier } from './rollout-proof.ts';
 import { useSha256 } from './sha256.ts';
 import type { Verdict, VerdictName } from './verdict.ts';
@@ -340,9 +347,9 @@ function print(text: string): Promise<0> {
   });
 }
 
-/** Prints an error on standard error. */
+/** Prints an error, which may quote what a header source has sent, on standard error. */
 function complain(message: string): void {
-  process.stderr.write(`kellet-verify: ${message}\n`);
+  process.stderr.write(`kellet-verify: ${message.split('\n').map(printable).join('\n')}\n`);
 }
 
 /**

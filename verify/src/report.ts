@@ -71,8 +71,8 @@ export function formatAuditVerdict({ verdict, reason, events, first, last, ancho
   return `${lines.map(printable).join('\n')}\n`;
 }
 
-/** Escapes control and formatting characters, so that a bundle cannot control the terminal. */
-function printable(line: string): string {
+/** Escapes control and formatting characters, so that a bundle or a header source cannot control the terminal. */
+export function printable(line: string): string {
   return line.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (character) => `\\u{${character.codePointAt(0)!.toString(16)}}`);
 }
 

@@ -37,8 +37,8 @@ import { runColdCommand } from './cold/cold-command.ts';
 import { ColdFiles } from './cold/cold-files.ts';
 import { type ColdWorkParts, doColdWork } from './cold/cold-work.ts';
 import type { Step } from './cold/file-writer.ts';
-import { readTurns } from './cold/slow-read.ts';
-import { pageTurns, readBuckets, readPoints } from './read/history.ts';
+import { pageSlots, readTurns } from './cold/slow-read.ts';
+import { readBuckets, readPoints } from './read/history.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
@@ -704,7 +704,7 @@ describe('cold storage', function () {
     await send(Array.from({ length: 2000 }, (_, n) => point(n * 10, n)));
     await turnAll();
     const { files } = workParts();
-    const source = { database: test.database, cold: files, turns: readTurns(8), pages: pageTurns() };
+    const source = { database: test.database, cold: files, turns: readTurns(8), pages: pageSlots() };
     const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + dayMilliseconds) * 1_000_000n];
     const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5000 };
     const page = await readPoints({ ...source, readMilliseconds: 0 }, range, undefined);
@@ -737,11 +737,12 @@ describe('cold storage', function () {
       },
     });
     const { files } = workParts({ store });
-    const source = { database: test.database, cold: files, turns: readTurns(8), pages: pageTurns() };
+    const source = { database: test.database, cold: files, turns: readTurns(8), pages: pageSlots() };
     const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + 3 * dayMilliseconds) * 1_000_000n];
     const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5 };
-    const pages = Array.from({ length: 5 }, () => readPoints(source, range, undefined));
-    await eventually(() => Promise.resolve(files.turns.waiting === 3));
+    const pages = Array.from({ length: 8 }, () => readPoints(source, range, undefined));
+    // The other four wait for pages of the tenant to end.
+    await eventually(() => Promise.resolve(files.turns.waiting === 2 && source.pages.small.waiting === 4));
     const others = { ...range, tenantId: 'other', deviceId: testDeviceId(4) };
     pages.push(readPoints(source, others, undefined));
     await eventually(() => Promise.resolve(reading.includes('tenant_id=other')));
@@ -768,7 +769,7 @@ describe('cold storage', function () {
       );
     const { files } = workParts();
     const turns = readTurns(2);
-    const source = { database: test.database, cold: files, turns, pages: pageTurns() };
+    const source = { database: test.database, cold: files, turns, pages: pageSlots() };
     const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + dayMilliseconds) * 1_000_000n];
     const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5000 };
     const held = await Promise.all([1, 2].map(() => turns.acquire('acme')));

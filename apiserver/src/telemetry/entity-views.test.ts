@@ -22,8 +22,7 @@ import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { readTurns } from './cold/slow-read.ts';
-import { pageTurns } from './read/history.ts';
+import { pageSlots, readTurns } from './cold/slow-read.ts';
 import { noLatestValues } from './read/latest-values.ts';
 import { latestWithin } from './read/view-window.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
@@ -202,7 +201,7 @@ describe('the telemetry of entity views', () => {
     for (const key of window.keys) device.numeric.set(key, { value: 0, time: nanoseconds(9) });
     const found = async (searched?: number) => {
       const { numeric } = await latestWithin(
-        { database: test.database, cold: withoutStore(), turns: readTurns(8), pages: pageTurns() },
+        { database: test.database, cold: withoutStore(), turns: readTurns(8), pages: pageSlots() },
         'acme',
         window,
         device,

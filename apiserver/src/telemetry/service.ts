@@ -32,7 +32,7 @@ import { FollowedTenants } from '../policies/followed-tenants.ts';
 import { batchSettings, publicationChoices, retentionStarts } from '../policies/tenant-reader.ts';
 import { type ColdStorage, openColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
-import { readTurns } from './cold/slow-read.ts';
+import { pageSlots, readTurns } from './cold/slow-read.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
 import { anchorNextHeads, type AuditHeadParts, headsAtOnce } from './ingest/audit-heads.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
@@ -50,7 +50,7 @@ import type { PointValues } from './points/payload.ts';
 import { formatNanoseconds } from './points/timestamp.ts';
 import { type AcceptedPoint, nameProblem } from './points/validate.ts';
 import type { Aggregation } from './read/buckets.ts';
-import { keyFilter, pageTurns, type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
+import { keyFilter, type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
 import type { HistoryRange } from './read/hot-points.ts';
 import { readNextTail, TailKeeper } from './read/hot-tails.ts';
 import {
@@ -145,7 +145,7 @@ class Telemetry implements TelemetryModule {
   private readonly options: TelemetryOptions;
   private readonly cold: ColdStorage;
   private readonly turns = readTurns(8);
-  private readonly pages = pageTurns();
+  private readonly pages = pageSlots();
   private readonly snapshots: SnapshotStore;
   private readonly usage: Usage;
   private readonly tail: TailKeeper;

@@ -12,9 +12,9 @@ import { createLogger } from '../../../apiserver/src/platform/observability/logg
 import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
 import { ColdFiles } from '../../../apiserver/src/telemetry/cold/cold-files.ts';
 import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
-import { readTurns } from '../../../apiserver/src/telemetry/cold/slow-read.ts';
+import { pageSlots, readTurns } from '../../../apiserver/src/telemetry/cold/slow-read.ts';
 import { mergeNextRuns, packLeaves } from '../../../apiserver/src/telemetry/leaves/packing.ts';
-import { pageTurns, readPoints } from '../../../apiserver/src/telemetry/read/history.ts';
+import { readPoints } from '../../../apiserver/src/telemetry/read/history.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { startDatabase } from '../environment.ts';
 import { type Benchmark, median } from '../harness.ts';
@@ -84,7 +84,7 @@ export const historyColdVsIndex: Benchmark = {
         const start = firstDay + BigInt(Math.floor(Math.random() * days)) * day;
         const range = { tenantId, deviceId, start, end: start + day, keys: [], descending: false, limit: 10_000 };
         const begun = performance.now();
-        const page = await readPoints({ database, cold, turns: readTurns(8), pages: pageTurns() }, range, undefined);
+        const page = await readPoints({ database, cold, turns: readTurns(8), pages: pageSlots() }, range, undefined);
         milliseconds.push(performance.now() - begun);
         if (page.rows.length !== pointsPerDay) throw new Error(`${page.rows.length} points`);
       }

@@ -69,4 +69,14 @@ describe('the stream of events', function () {
     await publish(await start(100 * mebibyte), 1);
     expect((await stream()).state.messages).to.equal(1);
   });
+
+  it('is not needed for live messages, of which one that is too large harms no other', async () => {
+    const broker = await start();
+    const received: number[] = [];
+    client.subscribe('telemetry.points.>', { callback: (_error, { data }) => void received.push(data.length) });
+    await client.flush();
+    for (const bytes of [1, 2 * mebibyte, 2]) broker.publishLive('telemetry.points.acme.d', new Uint8Array(bytes));
+    await eventually(() => received.length === 2);
+    expect(received).to.deep.equal([1, 2]);
+  });
 });

@@ -190,12 +190,13 @@ export class Broker {
   }
 
   /**
-   * Publishes without storage, best effort: the message is lost if nothing subscribes, or if the broker is down or too
-   * slow.
+   * Publishes without storage, best effort: the message is lost if nothing subscribes, if it is larger than the broker takes, or if
+   * the broker is down or too slow.
    */
   publishLive(subject: string, payload: Uint8Array): void {
     // Unsent data is held in memory.
     if (!this.isOnline || this.unconfirmedBytes > maxUnconfirmedBytes) return;
+    if (payload.length > (this.connection!.info?.max_payload ?? 0)) return;
     this.unconfirmedBytes += payload.length;
     this.connection!.publish(subject, payload);
     this.confirming ??= this.confirm().finally(() => (this.confirming = undefined));

@@ -27,7 +27,7 @@ export interface ColdRange {
   readonly from: bigint;
   readonly to: bigint;
   readonly descending: boolean;
-  /** Number of rows to read at once. */
+  /** Number of rows to read at once; fewer where they are large. */
   readonly pieceRows: number;
 }
 
@@ -55,6 +55,9 @@ const metadataFactor = 12;
 
 /** Bytes of a file that is read at once if all of its rows are: its columns one by one would take a read each. */
 const smallBytes = 256 * 1024;
+
+/** Bytes of payloads that are decoded at once, roughly: a row group has few rows if these are large. */
+const pieceBytes = 2 * 1024 * 1024;
 
 const pointColumns = ['payload', 'data_hash', 'batch_id', 'leaf_index', 'received_ns'];
 
@@ -120,10 +123,11 @@ export class ColdFiles {
       return has ? [index] : [];
     });
     for (const group of descending ? groups.reverse() : groups) {
+      const most = Math.min(pieceRows, rowsOfPiece(tail, group));
       const [first, end] = rangeOf(await this.keys(file, tail, group), deviceId, from, to);
       const base = tail.firstRows[group]!;
-      for (let done = 0; done < end - first; done += pieceRows) {
-        const count = Math.min(pieceRows, end - first - done);
+      for (let done = 0; done < end - first; done += most) {
+        const count = Math.min(most, end - first - done);
         const start = base + (descending ? end - done - count : first + done);
         const rows = await this.wholeRows(file, tail, start, start + count);
         if (rows.some((row) => row.deviceId !== deviceId)) throw new DamagedFileError('rows of another device');
@@ -254,6 +258,13 @@ export class ColdFiles {
     if (cause === 'store') return unavailable('cold storage cannot be read at the moment', error);
     return new KelletError('INTERNAL', 'stored points cannot be read', { cause: error });
   }
+}
+
+/** Returns how many rows of a row group are decoded at once. */
+function rowsOfPiece({ metadata }: Tail, group: number): number {
+  const { num_rows: rows, columns } = metadata.row_groups[group]!;
+  const payloads = columns.find(({ meta_data: column }) => column?.path_in_schema[0] === 'payload')?.meta_data;
+  return Math.max(1, Math.floor((pieceBytes * Number(rows)) / Number(payloads?.total_uncompressed_size ?? rows)));
 }
 
 const decompress = (input: Uint8Array, outputLength: number): Uint8Array =>

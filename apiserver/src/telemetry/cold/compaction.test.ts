@@ -14,7 +14,7 @@ import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { leafHash } from '../points/leaf-hashes.ts';
 import { coldPoints } from '../read/cold-points.ts';
-import { addFiles, beginAttempt, scheduleCompaction } from './cold-file-store.ts';
+import { addFiles, beginAttempt, filesOfRange, scheduleCompaction } from './cold-file-store.ts';
 import { ColdFiles } from './cold-files.ts';
 import { compactDates } from './compaction.ts';
 import { FileEncoder } from './file-encoder.ts';
@@ -24,7 +24,7 @@ import { type AddRows, writeFiles } from './file-writer.ts';
 const tenantId = 'acme';
 const midnight = 1_789_948_800;
 const nanoseconds = 1_000_000_000n;
-const [first, second] = [newId(), newId()].sort() as [string, string];
+const [first, second, third] = [newId(), newId(), newId()].sort() as [string, string, string];
 
 /** Returns a row at so many seconds after midnight. */
 function rowAt(deviceId: string, seconds: number, texts: readonly string[] = ['1']): ColdRow {
@@ -118,6 +118,29 @@ describe('runs of several cold files', function () {
       expect(read.size).to.equal(2);
       expect(await timesOf(first, descending)).to.deep.equal(descending ? firstTimes.toReversed() : firstTimes);
     }
+  });
+
+  it('are read few rows at a time where these are large', async () => {
+    const piecesOf = async (deviceId: string): Promise<number[]> => {
+      const range = { tenantId, deviceId, from: 0n, to: 2n ** 62n };
+      const found = await test.database.system((tx) => filesOfRange(tx, range, false, 1));
+      const pieces: number[] = [];
+      for (const file of found) {
+        const wanted = { ...range, descending: false, pieceRows: 100 };
+        for await (const rows of files.rows(file, wanted)) pieces.push(rows.length);
+      }
+      return pieces;
+    };
+    const pieces = await piecesOf(first);
+    expect(pieces.reduce((sum, rows) => sum + rows, 0)).to.equal(firstTimes.length);
+    expect(Math.max(...pieces)).to.equal(2);
+    await write((add) =>
+      add(
+        tenantId,
+        Array.from({ length: 100 }, (_, n) => rowAt(third, n)),
+      ),
+    );
+    expect(await piecesOf(third)).to.deep.equal([100]);
   });
 
   it('are merged in the order of their rows, so that all points are found afterwards', async () => {

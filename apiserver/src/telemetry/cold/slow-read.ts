@@ -11,6 +11,19 @@ export class SlowReadError extends KelletError {
   }
 }
 
+/** Slots of pages, which hold up to some megabytes that they have read while they wait for connections and further turns. */
+export interface PageSlots {
+  readonly small: FairSlots;
+  readonly large: FairSlots;
+}
+
+/** Returns the slots of a process for pages. Small ones do not wait for large ones. */
+export const pageSlots = (): PageSlots => {
+  const slots = () =>
+    new FairSlots({ total: 24, perOwner: 4, waitingPerOwner: 1000, refusal: () => new SlowReadError(true) });
+  return { small: slots(), large: slots() };
+};
+
 /** Returns slots for so many reads of a process that hold points at once; tenants take turns. Their refusal is a SlowReadError. */
-export const readTurns = (total: number, perOwner = 2): FairSlots =>
-  new FairSlots({ total, perOwner, waitingPerOwner: 1000, refusal: () => new SlowReadError(true) });
+export const readTurns = (total: number): FairSlots =>
+  new FairSlots({ total, perOwner: 2, waitingPerOwner: 1000, refusal: () => new SlowReadError(true) });

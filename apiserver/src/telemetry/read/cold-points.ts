@@ -72,7 +72,13 @@ export async function* coldPoints(
 
 /** Yields the rows of a run, whose files are given in order: there may be many of them, each with megabytes to read at once. */
 async function* rowsOfRun(files: ColdFiles, run: readonly ColdFile[], pieces: ColdPieces): AsyncGenerator<ColdRow[]> {
-  for (const file of run) yield* files.rows(file, pieces);
+  for (const file of run) {
+    for await (const rows of files.rows(file, pieces)) {
+      yield rows;
+      // Others have their turn between two pieces.
+      await setImmediate();
+    }
+  }
 }
 
 const untilDeadline = (deadline: number): number => Math.max(0, deadline - performance.now());

@@ -5,7 +5,7 @@ import type { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { ColdFiles } from '../cold/cold-files.ts';
-import { readTurns, SlowReadError } from '../cold/slow-read.ts';
+import { type PageSlots, SlowReadError } from '../cold/slow-read.ts';
 import { type Aggregation, type Bucket, BucketBuilder, bucketBytes, type StoredValues } from './buckets.ts';
 import { coldPoints, comparePoints } from './cold-points.ts';
 import { type FoundPoint, type HistoryRange, hotPoints, type Position, type ReadSize } from './hot-points.ts';
@@ -16,32 +16,9 @@ export interface PointSource {
   readonly cold: ColdFiles;
   /** Slots of reads of many points (readTurns). */
   readonly turns: FairSlots;
-  readonly pages: PageTurns;
+  readonly pages: PageSlots;
   /** Milliseconds after which a page ends with what it has. */
   readonly readMilliseconds?: number;
-}
-
-/** Slots of pages, which hold what they have found until they are complete: megabytes, while they wait for a connection or another turn. */
-export interface PageTurns {
-  readonly few: FairSlots;
-  /** Of pages that take turns as well, for which pages of few points do not wait. */
-  readonly many: FairSlots;
-}
-
-/** Returns slots for as many pages as a tenant, or a process, can read at once. */
-export const pageTurns = (): PageTurns => ({ few: readTurns(16, 6), many: readTurns(16, 6) });
-
-/** Makes a page in a slot, until the deadline that it gets. */
-function inTurn<T>(
-  source: PointSource,
-  tenantId: string,
-  rows: number,
-  make: (deadline: number) => Promise<T>,
-): Promise<T> {
-  const milliseconds = source.readMilliseconds ?? defaultReadMilliseconds;
-  const deadline = performance.now() + milliseconds;
-  const slots = rows > manyRows ? source.pages.many : source.pages.few;
-  return slots.run(tenantId, () => make(deadline), { milliseconds });
 }
 
 /** Position at which a page of points ended. */
@@ -93,20 +70,28 @@ export const readPoints = (
   source: PointSource,
   range: HistoryRange,
   after: PointCursor | undefined,
-): Promise<HistoryPage<StoredPoint>> =>
-  inTurn(source, range.tenantId, range.limit, (deadline) => readPage(source, range, after, deadline));
+): Promise<HistoryPage<StoredPoint>> => inSlot(source, range, () => pointPage(source, range, after));
 
-async function readPage(
+/** Makes a page while it has a slot, for which it waits with nothing in memory. */
+function inSlot<Page>(
+  source: PointSource,
+  { tenantId, limit }: HistoryRange,
+  make: () => Promise<Page>,
+): Promise<Page> {
+  const slots = limit > manyRows ? source.pages.large : source.pages.small;
+  return slots.run(tenantId, make, { milliseconds: source.readMilliseconds ?? defaultReadMilliseconds });
+}
+
+async function pointPage(
   source: PointSource,
   range: HistoryRange,
   after: PointCursor | undefined,
-  deadline: number,
 ): Promise<HistoryPage<StoredPoint>> {
   const found: FoundPoint[] = [];
   let bytes = 0;
   let isCut = false;
   try {
-    for await (const point of pointsOf(source, range, after, { rows: range.limit, bytes: pageBytes, deadline })) {
+    for await (const point of pointsOf(source, range, after, { rows: range.limit, bytes: pageBytes })) {
       isCut = bytes >= pageBytes;
       if (isCut) break;
       found.push(point);
@@ -137,13 +122,13 @@ export const readBuckets = (
   range: HistoryRange,
   width: bigint,
   aggregation: Aggregation,
-): Promise<HistoryPage<Bucket>> =>
-  inTurn(source, range.tenantId, bucketRows, (deadline) => bucketPage(source, range, { width, aggregation, deadline }));
+): Promise<HistoryPage<Bucket>> => inSlot(source, range, () => bucketPage(source, range, width, aggregation));
 
 async function bucketPage(
   source: PointSource,
   range: HistoryRange,
-  { width, aggregation, deadline }: { width: bigint; aggregation: Aggregation; deadline: number },
+  width: bigint,
+  aggregation: Aggregation,
 ): Promise<HistoryPage<Bucket>> {
   const isWanted = keyFilter(range.keys);
   const rows: Bucket[] = [];
@@ -158,9 +143,7 @@ async function bucketPage(
     return rows.length === range.limit || bytes >= pageBytes;
   };
   try {
-    for await (const point of pointsOf(source, range, undefined, {
-      ...{ rows: bucketRows, bytes: bucketReadBytes, deadline },
-    })) {
+    for await (const point of pointsOf(source, range, undefined, { rows: bucketRows, bytes: bucketReadBytes })) {
       const time = (point.time / width) * width;
       if (bucket?.time !== time) {
         if (end()) return { rows, isCut: rows.length < range.limit };
@@ -182,9 +165,9 @@ async function* pointsOf(
   source: PointSource,
   range: HistoryRange,
   after: PointCursor | undefined,
-  size: ReadSize,
+  size: Omit<ReadSize, 'deadline'>,
 ): AsyncGenerator<FoundPoint> {
-  const { deadline } = size;
+  const deadline = performance.now() + (source.readMilliseconds ?? defaultReadMilliseconds);
   const retained = await source.database.read(range.tenantId, (tx) => retentionStart(tx, range.tenantId));
   if (retained > range.start) range = { ...range, start: retained };
   let position: Position | undefined = after && { time: BigInt(after.time), dataHash: Buffer.from(after.hash, 'hex') };
@@ -194,9 +177,9 @@ async function* pointsOf(
     let edge: FoundPoint | undefined;
     try {
       // First the segments, then the catalogue of files: what turns cold in between is seen in both, and not missed.
-      const hot = await hotPoints(source.database, range, position, size);
+      const hot = await hotPoints(source.database, range, position, { ...size, deadline });
       edge = hot.isComplete ? undefined : hot.points.at(-1)!;
-      const cold = coldPointsTo(source, range, position, edge, size);
+      const cold = coldPointsTo(source, range, position, edge, { ...size, deadline });
       let bytes = 0;
       for await (const point of distinct(hot.points, cold, range.descending)) {
         yield point;

@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { createHash } from 'node:crypto';
 import { expect } from 'chai';
 import pg from 'pg';
@@ -6,10 +7,10 @@ import { Database, type Transaction } from '../../platform/database/database.ts'
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { readTurns } from '../cold/slow-read.ts';
+import { pageSlots, readTurns } from '../cold/slow-read.ts';
 import { withoutStore } from '../testing/test-cold.ts';
 import { indexNextSegment } from '../write/segments.ts';
-import { pageTurns, type PointCursor, readPoints } from './history.ts';
+import { type PointCursor, readPoints } from './history.ts';
 import { addToPage, findHotPoint, type HotPage, inOrder, mayPrecede, type SegmentPoint } from './hot-points.ts';
 
 const hashOf = (text: string) => createHash('sha256').update(text).digest();
@@ -155,7 +156,7 @@ describe('reads of points in hundreds of segments', function () {
   });
 
   const range = { tenantId: 'acme', deviceId, start: 0n, end: 10n ** 18n, keys: [] as string[], limit: 100 };
-  const source = () => ({ database, cold: withoutStore(), turns: readTurns(8), pages: pageTurns() });
+  const source = () => ({ database, cold: withoutStore(), turns: readTurns(8), pages: pageSlots() });
 
   for (const descending of [false, true])
     it(`return each point once, page by page, with few locks (${descending ? 'latest' : 'oldest'} first)`, async () => {
@@ -174,6 +175,28 @@ describe('reads of points in hundreds of segments', function () {
       expect(database.mostLocks).to.be.within(1, fewLocks);
     });
 
+  it('are read for few pages of a tenant at a time, as each holds what it has read while it waits for another turn', async () => {
+    const calls = new AsyncLocalStorage<number>();
+    const begun = new Set<number>();
+    let most = 0;
+    const watched = Object.assign(Object.create(database) as typeof database, {
+      read: (...given: Parameters<typeof database.read>) => {
+        most = Math.max(most, begun.add(calls.getStore()!).size);
+        return database.read(...given);
+      },
+    });
+    const parts = { ...source(), database: watched };
+    for (const limit of [100, 1000]) {
+      most = 0;
+      const one = async (n: number): Promise<void> => {
+        await readPoints(parts, { ...range, descending: false, limit }, undefined);
+        begun.delete(n);
+      };
+      await Promise.all(Array.from({ length: 20 }, (_, n) => calls.run(n, () => one(n))));
+      expect(most).to.be.within(1, 4);
+    }
+  });
+
   it('find only points with a key that is asked for', async () => {
     const { rows } = await readPoints(source(), { ...range, keys: ['n'], descending: true }, undefined);
     expect(rows).to.have.length(100);
@@ -185,28 +208,6 @@ describe('reads of points in hundreds of segments', function () {
     const none = { ...range, keys: ['m'], descending: true };
     const error = await readPoints(inNoTime, none, undefined).catch((thrown: unknown) => thrown);
     expect(error).to.include({ code: 'DEADLINE_EXCEEDED' });
-  });
-
-  it('are held by few pages of a tenant at once, which wait with them for another connection', async () => {
-    const shared = source();
-    let held = 0;
-    let most = 0;
-    const read = async (limit: number): Promise<void> => {
-      let holds = false;
-      const tenant: Database['tenant'] = async (...given) => {
-        const found = await database.tenant(...given);
-        if (!holds) most = Math.max(most, (held += 1));
-        holds = true;
-        return found;
-      };
-      const watched = Object.create(database, { tenant: { value: tenant } }) as Database;
-      await readPoints({ ...shared, database: watched }, { ...range, limit, descending: true }, undefined);
-      held -= 1;
-    };
-    for (const limit of [5, 200]) {
-      await Promise.all(Array.from({ length: 40 }, () => read(limit)));
-      expect(most, `of ${limit} points`).to.be.within(1, 6);
-    }
   });
 
   it('look only into segments that may have what is asked for', async () => {
