@@ -160,7 +160,8 @@ class Export {
     { row, from, order }: { readonly row: string; readonly from: string; readonly order: string },
   ): Promise<void> {
     const pieces = sizedPieces(rowsAtOnce, await textBytes(this.tx, table), order);
-    const text = `SELECT ${row} AS row, ${pieces.column} FROM ${from} ${order}`;
+    // As JSON, which is read many times faster than an array.
+    const text = `SELECT to_json(${row}) AS row, ${pieces.column} FROM ${from} ${order}`;
     const query = { name: 'exported', text, values: [this.tenantId] };
     for await (const rows of readCursor<{ row: (string | null)[] }>(this.tx, query, pieces.count)) {
       for (const { row: line } of rows) await this.parts.write(line);
