@@ -3,6 +3,7 @@
 import { listTables as listAllTables, referencesLast } from '../platform/database/catalogue.ts';
 import { readCursor, sizedPieces } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
+import { textBytes } from '../platform/database/row-texts.ts';
 
 /** A table to be backed up. */
 export interface Table {
@@ -42,20 +43,6 @@ export async function* rowTexts(tx: Transaction, table: string): AsyncGenerator<
   const text = `SELECT ROW(whole_row.*)::text AS text, ${pieces.column} FROM ONLY ${table} AS whole_row`;
   const query = { name: 'backup', text };
   for await (const rows of readCursor<{ text: string }>(tx, query, pieces.count)) yield rows.map((row) => row.text);
-}
-
-/** Returns SQL of about how long the text of a row is. */
-async function textBytes(tx: Transaction, table: string): Promise<string> {
-  const { rows } = await tx.query<{ name: string; type: string }>(
-    `SELECT quote_ident(attname) AS name, atttypid::regtype::text AS type FROM pg_attribute
-     WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped AND attlen = -1`,
-    [table],
-  );
-  // The lengths of texts and bytes are known without unpacking them.
-  const lengths = rows.map(({ name, type }) =>
-    type === 'bytea' ? `2 * octet_length(${name})` : `octet_length(${name}::text)`,
-  );
-  return ['100', ...lengths.map((length) => `coalesce(${length}, 0)`)].join(' + ');
 }
 
 /** Adds rows by their texts. */

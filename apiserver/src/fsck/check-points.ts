@@ -15,6 +15,7 @@ const batchesAtOnce = 200;
 const undefinedTable = '42P01';
 
 interface PointRow extends Omit<SegmentRow, 'received'> {
+  place: string;
   received: bigint | null;
 }
 
@@ -68,7 +69,8 @@ function checkSegment(parts: CheckParts, id: bigint): Promise<Outcome> {
       return { checked: { segments: 1 }, findings: findings.all };
     }
     const latest = new LatestChecks(facts.since);
-    const { points, latestValues } = await checkRows(tx, { id, facts, tenantId: parts.tenantId }, findings, latest);
+    const points = await checkRows(tx, { id, facts, tenantId: parts.tenantId }, findings, latest);
+    const latestValues = await latest.run(tx, `telemetry_segment_${id}`, findings);
     const expected = facts.rows === null || parts.tenantId !== undefined ? points : Number(facts.rows);
     // Points past their retention are removed from complete segments, and those of purged tenants.
     if (points > expected || (points < expected && !facts.was_swept)) {
@@ -78,20 +80,19 @@ function checkSegment(parts: CheckParts, id: bigint): Promise<Outcome> {
   });
 }
 
-/** Checks each point of a segment, and the latest values. Returns the number of both. */
+/** Checks each point of a segment and returns their number. */
 async function checkRows(
   tx: Transaction,
   segment: { readonly id: bigint; readonly facts: SegmentFacts; readonly tenantId: string | undefined },
   findings: Findings,
   latest: LatestChecks,
-): Promise<{ points: number; latestValues: number }> {
+): Promise<number> {
   const { id, facts, tenantId } = segment;
   const condition = tenantId === undefined ? '' : 'WHERE tenant_id = $1';
-  const text = `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
+  const text = `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index, ctid::text AS place,
        ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'}, ${pieces.column} FROM telemetry_segment_${id} ${condition}`;
   const values = tenantId === undefined ? [] : [tenantId];
   const tenants = new Map<string, number>();
-  let latestValues = 0;
   for await (const rows of readCursor<PointRow>(tx, { name: 'points', text, values }, pieces.count)) {
     const problems = await checkPlaces(
       tx,
@@ -109,11 +110,9 @@ async function checkRows(
         findings.add('point', `${row.device_id}/${row.time}`, row.tenant_id, `in segment ${id}: ${problem}`);
       } else latest.add(row);
     }
-    if (latest.isFull) latestValues += await latest.run(tx, findings);
   }
-  latestValues += await latest.run(tx, findings);
   if (facts.tenants_recorded) await checkTenants(tx, id, tenants, findings);
-  return { points: [...tenants.values()].reduce((sum, points) => sum + points, 0), latestValues };
+  return [...tenants.values()].reduce((sum, points) => sum + points, 0);
 }
 
 /** Checks that a purge finds the points of each tenant in a segment. */

@@ -78,6 +78,7 @@ export interface Entrance {
   readonly metrics: CallMetrics;
   readonly accessLog: AccessLog;
   readonly memory: BodyMemory;
+  readonly large: LargeRequests;
   readonly turns: DecodingTurns;
   readonly addressOf: AddressOf;
   readonly proofOf: ProofOf;

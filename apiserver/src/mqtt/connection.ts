@@ -517,7 +517,7 @@ export class Connection {
     const next = this.tail.then(async () => {
       // A response may be as large as a chunk of an artifact: a device that does not read gets no more of them.
       while (this.state === 'open' && this.stream.writableNeedDrain) await this.untilRoused();
-      return take();
+      return entrance.large.run(publisher.caller.tenantId, bytes, 'others', take);
     });
     this.tail = next.catch(() => undefined);
     return next;

@@ -237,7 +237,9 @@ class Telemetry implements TelemetryModule {
           return sign ? [{ deviceId, ...sign }] : [];
         }),
       }),
-      recallLatest: async ({ deviceId }, { tenantId }) => {
+      recallLatest: async ({ deviceId, mostBytes }, { tenantId }) => {
+        if (mostBytes > 0 && this.snapshots.bytesOfDevice(tenantId, deviceId) > mostBytes)
+          return { document: '', isLarge: true };
         const held = this.snapshots.held(tenantId, deviceId);
         return { document: held ? toDocument(held) : '' };
       },
@@ -492,10 +494,11 @@ class Telemetry implements TelemetryModule {
     const { window, shownId } = await this.readable(deviceId, context);
     const { tenantId } = context;
     const response = create(LatestTelemetrySchema, { deviceId: shownId });
-    const newest = await this.snapshots.latest(tenantId, window.deviceId, () =>
-      this.elsewhere(tenantId, window.deviceId),
+    const shown = await this.snapshots.latest(
+      ...([tenantId, window.deviceId] as const),
+      (mostBytes) => this.elsewhere(tenantId, window.deviceId, mostBytes),
+      (newest) => this.shownOf(window, tenantId, newest),
     );
-    const shown = newest && (await this.shownOf(window, tenantId, newest));
     if (!shown || shown.time < 0n) return response;
     const latest = withoutReplaced(shown);
     const timestamp = (response.timestamp = formatNanoseconds(latest.time));
@@ -519,13 +522,14 @@ class Telemetry implements TelemetryModule {
     return isWhole ? latest : latestWithin(this.source, tenantId, window, latest);
   }
 
-  /** Returns what other processes hold of the latest values. */
-  private async elsewhere(tenantId: string, deviceId: string): Promise<LatestValues[]> {
+  /** Returns what other processes hold of the latest values, 'large' for one that has more than so many bytes (0: no limit). */
+  private async elsewhere(tenantId: string, deviceId: string, mostBytes = 0): Promise<(LatestValues | 'large')[]> {
     const { peers } = this.options;
-    const responses = (await peers?.ask(tenantId, MemoryService.method.recallLatest, { deviceId })) ?? [];
-    return responses.flatMap(({ document }) =>
-      document === '' ? [] : [fromDocument(JSON.parse(document) as LatestDocument)],
-    );
+    const responses = (await peers?.ask(tenantId, MemoryService.method.recallLatest, { deviceId, mostBytes })) ?? [];
+    return responses.flatMap(({ document, isLarge }): (LatestValues | 'large')[] => {
+      if (isLarge) return ['large'];
+      return document === '' ? [] : [fromDocument(JSON.parse(document) as LatestDocument)];
+    });
   }
 
   private async history(

@@ -147,10 +147,12 @@ async function handleUnary(
 ): Promise<void> {
   const { headers } = running;
   try {
-    const bytes = method === TelemetryService.method.ingest ? call.request.length : 0;
+    const contents = method === TelemetryService.method.ingest ? 'points' : 'others';
+    // Those of calls that change nothing are counted until these are over.
+    const bytes = changesNothing(method) ? 0 : call.request.length;
     // Counted while it waits for its turn there.
-    if (isLarge(bytes)) running.takeMessage();
-    const result = await parts.large.run(running.caller.tenantId, bytes, async () => {
+    if (isLarge(bytes, contents)) running.takeMessage();
+    const result = await parts.large.run(running.caller.tenantId, bytes, contents, async () => {
       const turn = parts.turns.enter(ownerOf(running), call.request.length);
       if (turn) await turn;
       const request = takeRequest(method, call.request, running);

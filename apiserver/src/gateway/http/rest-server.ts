@@ -9,7 +9,7 @@ import { newRequestId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { currentTrace, nameTrace } from '../../platform/observability/tracing.ts';
 import { RequestBytes } from '../../platform/request-bytes.ts';
-import type { Caller, Invoker } from '../../platform/rpc.ts';
+import { type Caller, type Invoker, isOpenEnded } from '../../platform/rpc.ts';
 import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
 import { plainAddress } from '../admission/authorize.ts';
@@ -154,7 +154,10 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const sent = new RequestBytes(streamsBody ? new Uint8Array() : await readBody(request, bounds));
     entry.bytesIn = sent.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
-    const encoded = await parts.large.run(admitted.tenantId, isIngest(route) ? sent.length : 0, async () => {
+    const contents = isIngest(route) ? 'points' : 'others';
+    // Polls hold nothing of their bodies, and would keep their places for long.
+    const decoded = isOpenEnded(route.method) ? 0 : sent.length;
+    const encoded = await parts.large.run(admitted.tenantId, decoded, contents, async () => {
       const turn =
         sent.length > 0 ? parts.turns.enter(admitted.tenantId || addressBlock(address), sent.length) : undefined;
       if (turn) await heldUntil(turn, sent, bounds);

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import type { KelletError } from '../../platform/errors.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { BodyMemory } from './body-memory.ts';
-import { LargeRequests } from './large-requests.ts';
+import { type Contents, LargeRequests } from './large-requests.ts';
 
 const mebibyte = 1024 * 1024;
 
@@ -17,9 +17,9 @@ describe('large requests', function () {
   });
 
   /** Starts a request that runs until its tenant's `finish`. Returns its outcome. */
-  const send = (tenantId: string, bytes = mebibyte): Promise<string> =>
+  const send = (tenantId: string, bytes = mebibyte, contents: Contents = 'points'): Promise<string> =>
     requests
-      .run(tenantId, bytes, async () => {
+      .run(tenantId, bytes, contents, async () => {
         await new Promise<void>((resolve) => running.set(tenantId, [...(running.get(tenantId) ?? []), resolve]));
         return 'done';
       })
@@ -46,6 +46,18 @@ describe('large requests', function () {
     clearInterval(drain);
   });
 
+  it('of other contents run a few at a time if they have more than 16 KiB, and those of strangers always', async () => {
+    const outcomes = Array.from({ length: 20 }, () => send('busy', 17 * 1024, 'others'));
+    await settled();
+    expect(count('busy')).to.equal(8);
+    const [other, small] = [send('other', mebibyte, 'others'), send('busy', 16 * 1024, 'others')];
+    const strangers = Array.from({ length: 20 }, () => send('', 64 * 1024, 'others'));
+    await eventually(() => count('other') === 1 && count('busy') === 9 && count('') === 20);
+    const drain = setInterval(() => ['busy', 'other', ''].forEach(finish), 5);
+    expect(new Set(await Promise.all([...outcomes, ...strangers, other, small]))).to.deep.equal(new Set(['done']));
+    clearInterval(drain);
+  });
+
   it('reject those whose turn does not come', async () => {
     const outcomes = Array.from({ length: 3 }, () => send('busy'));
     expect(await outcomes[2]).to.equal('UNAVAILABLE');
@@ -69,7 +81,7 @@ describe('large requests', function () {
   it('let others run between two', async () => {
     const order: string[] = [];
     const work = (name: string) =>
-      requests.run('busy', mebibyte, async () => {
+      requests.run('busy', mebibyte, 'points', async () => {
         order.push(name);
       });
     const all = Promise.all([work('a'), work('b'), work('c')]);

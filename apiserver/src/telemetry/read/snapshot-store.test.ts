@@ -199,6 +199,29 @@ describe('the store of latest values', () => {
     expect(await store.latest('other', device, elsewhere)).to.equal(undefined);
   });
 
+  it('asks other processes for large values for few readers at a time, until they are shown', async () => {
+    const device = testDeviceId(760_000);
+    const store = new SnapshotStore(test.database, logger, systemClock);
+    let running = 0;
+    let most = 0;
+    const large = async (mostBytes?: number) => {
+      if (mostBytes !== undefined) return ['large' as const];
+      most = Math.max(most, (running += 1));
+      await test.database.systemRead((tx) => tx.query('SELECT pg_sleep(0.01)'));
+      const values = noLatestValues();
+      mergePoint(values, { numericValues: { a: 1 }, stringValues: {} }, 5n);
+      return [values];
+    };
+    const show = async (values: LatestValues) => {
+      await test.database.systemRead((tx) => tx.query('SELECT pg_sleep(0.01)'));
+      running -= 1;
+      return values;
+    };
+    const readers = Array.from({ length: 20 }, () => store.latest('acme', device, large, show));
+    for (const latest of await Promise.all(readers)) expect(latest!.numeric.get('a')?.value).to.equal(1);
+    expect(most).to.be.within(1, 2);
+  });
+
   it('writes at once when memory is short, and takes no more than it may hold', async () => {
     const before = await written();
     const store = new SnapshotStore(test.database, logger, systemClock, { holdMilliseconds: 1e9, maxBytes: 500_000 });

@@ -60,6 +60,11 @@ const leastRowsPerTick = 50;
 /** Approximate bytes of a device in memory besides its values. */
 const deviceBytes = 400;
 
+/** Returns what other processes hold of a device, each what it has if that is at most so many bytes. */
+export type Elsewhere = (mostBytes?: number) => Promise<readonly (LatestValues | 'large')[]>;
+
+const bytesOf = (held: readonly LatestBuilder[]): number => held.reduce((sum, points) => sum + points.bytes, 0);
+
 class DeviceChanges {
   readonly tenantId: string;
   readonly deviceId: string;
@@ -243,29 +248,38 @@ export class SnapshotStore {
     return [...(older ? [older.points] : []), ...(newer ? [newer.points] : [])];
   }
 
+  /** Returns the approximate bytes in memory of a device. */
+  bytesOfDevice(tenantId: string, deviceId: string): number {
+    return bytesOf(this.heldPoints(tenantId, deviceId));
+  }
+
   /**
-   * Returns the latest values of a device, or undefined if it has never sent a point. `elsewhere` is what other
-   * processes hold.
+   * Returns what is shown of the latest values of a device, or undefined if it has never sent a point. `elsewhere` is what other
+   * processes hold: 'large' if that is more than so many bytes (undefined: no limit). Large values are held by few readers at a time,
+   * until they are shown.
    */
   async latest(
     tenantId: string,
     deviceId: string,
-    elsewhere: () => Promise<readonly LatestValues[]>,
+    elsewhere: Elsewhere,
+    show: (values: LatestValues) => Promise<LatestValues> = (values) => Promise.resolve(values),
   ): Promise<LatestValues | undefined> {
     // Memory before the database: what is written in between is seen twice, which is harmless, and not missed.
     const held = this.heldPoints(tenantId, deviceId);
-    const others = await elsewhere();
-    const found = await this.stored.add(tenantId, deviceId);
-    const size = found === 'large' ? Infinity : held.reduce((sum, points) => sum + points.bytes, 0);
+    const small = await elsewhere(smallBytes);
+    const isLargeElsewhere = small.includes('large');
+    const found = isLargeElsewhere ? 'large' : await this.stored.add(tenantId, deviceId);
+    const size = found === 'large' ? Infinity : bytesOf(held);
     return this.large.run(tenantId, size, smallBytes, async () => {
+      const others = isLargeElsewhere ? await elsewhere() : small;
       const stored =
         found === 'large' ? await this.database.read(tenantId, (tx) => readLargeLatest(tx, tenantId, deviceId)) : found;
       // Others have their turn between two readers of much.
       if (size > smallBytes) await setImmediate();
       const merged = stored ? valuesOf(stored) : noLatestValues();
       for (const points of held) points.mergeInto(merged);
-      for (const values of others) mergeLatest(merged, values);
-      return merged.time < 0n ? undefined : merged;
+      for (const values of others) if (values !== 'large') mergeLatest(merged, values);
+      return merged.time < 0n ? undefined : show(merged);
     });
   }
 

@@ -33,11 +33,13 @@ export function intersect(window: Window, asked: Omit<Window, 'deviceId'>): Wind
 const firstRead = 100;
 const laterReads = 1000;
 const maximumSearched = 10_000;
+/** Bytes of points that are searched, more or less: each may have a mebibyte. */
+const maximumSearchedBytes = 64 * 1024 * 1024;
 
 /**
  * Returns the newest value of each key within a window, given the device's latest values. A value since the end of the
- * window hides the one to show, which is then searched among the newest points of the window, at most `searched`: a key
- * that has not been sent within so many is not shown.
+ * window hides the one to show, which is then searched among the newest points of the window, at most `searched` or some 64 MiB: a
+ * key that has not been sent within so many is not shown.
  */
 export async function latestWithin(
   source: PointSource,
@@ -59,13 +61,15 @@ export async function latestWithin(
   take(latest.text, shown.text);
   let after: PointCursor | undefined;
   let left = searched;
-  while (hidden.size > 0 && left > 0) {
+  let bytes = 0;
+  while (hidden.size > 0 && left > 0 && bytes < maximumSearchedBytes) {
     const limit = Math.min(left, after ? laterReads : firstRead);
     // Of all keys: a filter would read on until it finds something, however far back that is.
     const { rows } = await readPoints(source, { tenantId, ...window, keys: [], descending: true, limit }, after);
     if (rows.length === 0) break;
     left -= rows.length;
     for (const { time, payload } of rows) {
+      bytes += payload.length;
       const values = JSON.parse(payload) as {
         numeric_values: PointValues['numericValues'];
         string_values: PointValues['stringValues'];

@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file kellet/internal/v1/memory.proto.
  */
 export const file_kellet_internal_v1_memory: GenFile = /*@__PURE__*/
-  fileDesc("Ch9rZWxsZXQvaW50ZXJuYWwvdjEvbWVtb3J5LnByb3RvEhJrZWxsZXQuaW50ZXJuYWwudjEiKAoSUmVjYWxsU2lnbnNSZXF1ZXN0EhIKCmRldmljZV9pZHMYASADKAkiPgoTUmVjYWxsU2lnbnNSZXNwb25zZRInCgVzaWducxgBIAMoCzIYLmtlbGxldC5pbnRlcm5hbC52MS5TaWduIjwKBFNpZ24SEQoJZGV2aWNlX2lkGAEgASgJEhEKCWxhc3Rfc2VlbhgCIAEoARIOCgZvbmxpbmUYAyABKAgiKAoTUmVjYWxsTGF0ZXN0UmVxdWVzdBIRCglkZXZpY2VfaWQYASABKAkiKAoUUmVjYWxsTGF0ZXN0UmVzcG9uc2USEAoIZG9jdW1lbnQYASABKAky0gEKDU1lbW9yeVNlcnZpY2USXgoLUmVjYWxsU2lnbnMSJi5rZWxsZXQuaW50ZXJuYWwudjEuUmVjYWxsU2lnbnNSZXF1ZXN0Gicua2VsbGV0LmludGVybmFsLnYxLlJlY2FsbFNpZ25zUmVzcG9uc2USYQoMUmVjYWxsTGF0ZXN0Eicua2VsbGV0LmludGVybmFsLnYxLlJlY2FsbExhdGVzdFJlcXVlc3QaKC5rZWxsZXQuaW50ZXJuYWwudjEuUmVjYWxsTGF0ZXN0UmVzcG9uc2ViBnByb3RvMw");
+  fileDesc("Ch9rZWxsZXQvaW50ZXJuYWwvdjEvbWVtb3J5LnByb3RvEhJrZWxsZXQuaW50ZXJuYWwudjEiKAoSUmVjYWxsU2lnbnNSZXF1ZXN0EhIKCmRldmljZV9pZHMYASADKAkiPgoTUmVjYWxsU2lnbnNSZXNwb25zZRInCgVzaWducxgBIAMoCzIYLmtlbGxldC5pbnRlcm5hbC52MS5TaWduIjwKBFNpZ24SEQoJZGV2aWNlX2lkGAEgASgJEhEKCWxhc3Rfc2VlbhgCIAEoARIOCgZvbmxpbmUYAyABKAgiPAoTUmVjYWxsTGF0ZXN0UmVxdWVzdBIRCglkZXZpY2VfaWQYASABKAkSEgoKbW9zdF9ieXRlcxgCIAEoDSI6ChRSZWNhbGxMYXRlc3RSZXNwb25zZRIQCghkb2N1bWVudBgBIAEoCRIQCghpc19sYXJnZRgCIAEoCDLSAQoNTWVtb3J5U2VydmljZRJeCgtSZWNhbGxTaWducxImLmtlbGxldC5pbnRlcm5hbC52MS5SZWNhbGxTaWduc1JlcXVlc3QaJy5rZWxsZXQuaW50ZXJuYWwudjEuUmVjYWxsU2lnbnNSZXNwb25zZRJhCgxSZWNhbGxMYXRlc3QSJy5rZWxsZXQuaW50ZXJuYWwudjEuUmVjYWxsTGF0ZXN0UmVxdWVzdBooLmtlbGxldC5pbnRlcm5hbC52MS5SZWNhbGxMYXRlc3RSZXNwb25zZWIGcHJvdG8z");
 
 /**
  * @generated from message kellet.internal.v1.RecallSignsRequest
@@ -90,6 +90,13 @@ export type RecallLatestRequest = Message<"kellet.internal.v1.RecallLatestReques
    * @generated from field: string device_id = 1;
    */
   deviceId: string;
+
+  /**
+   * Values of more bytes are not returned; 0: no limit.
+   *
+   * @generated from field: uint32 most_bytes = 2;
+   */
+  mostBytes: number;
 };
 
 /**
@@ -109,6 +116,13 @@ export type RecallLatestResponse = Message<"kellet.internal.v1.RecallLatestRespo
    * @generated from field: string document = 1;
    */
   document: string;
+
+  /**
+   * There is more than most_bytes.
+   *
+   * @generated from field: bool is_large = 2;
+   */
+  isLarge: boolean;
 };
 
 /**
