@@ -185,7 +185,7 @@ export async function openRolloutFixture(): Promise<RolloutFixture> {
   // Creation through REST is tested on the whole system; nothing here reaches it.
   const rollouts = new Rollouts({ database, profiles, paging, clock, writer: undefined as never });
   const reports = new Reports(database, membership, clock);
-  const context = internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, name: 'admin@acme.test' });
+  const context = internalContext({ ...publicCaller, kind: 'kubernetes', tenantId: tenant, name: 'admin@acme.test' });
   const artifact = Buffer.alloc(chunkBytes + 1000, 7);
   const sha256 = createHash('sha256').update(artifact).digest();
   const bytes = async function* () {
