@@ -37,7 +37,7 @@ class Heirs {
 
   add(tenantId: string, profileId: string, key: string): void {
     let profiles = this.tenants.get(tenantId);
-    if (!profiles) this.tenants.set(tenantId, (profiles = new Map()));
+    if (!profiles) this.tenants.set(tenantId, (profiles = new Map<string, Set<string>>()));
     let keys = profiles.get(profileId);
     if (!keys) profiles.set(profileId, (keys = new Set()));
     keys.add(key);
