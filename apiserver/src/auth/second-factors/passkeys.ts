@@ -16,6 +16,9 @@ import { failedPrecondition } from '../../platform/errors.ts';
 const algorithms = [-7, -8, -257];
 const timeoutMilliseconds = 300_000;
 
+/** Characters of what is decoded as CBOR, which takes microseconds a byte. Without certificates authenticators send some 5,000. */
+const maximumCharacters = 16_384;
+
 /** The relying party: browsers offer its credentials to no other site. */
 export interface RelyingParty {
   readonly id: string;
@@ -103,6 +106,8 @@ export async function verifyAssertion(
   passkey: Passkey,
   response: JsonObject,
 ): Promise<number> {
+  // It may have extensions, which are decoded before the signature is verified.
+  decodable(response, 'authenticatorData');
   const { verified, authenticationInfo } = await verifyAuthenticationResponse({
     response: response as unknown as AuthenticationResponseJSON,
     expectedChallenge: challenge,
@@ -124,12 +129,21 @@ export async function verifyAssertion(
  * a certificate names, from URLs that its author chose.
  */
 function refuseCertificates(response: JsonObject): void {
-  const { attestationObject } = (response['response'] ?? {}) as { attestationObject?: unknown };
-  if (typeof attestationObject !== 'string') throw new Error('response.attestationObject must be a string');
+  const attestationObject = decodable(response, 'attestationObject');
   const attestation = decodeAttestationObject(Uint8Array.from(Buffer.from(attestationObject, 'base64url')));
   const format: string = attestation.get('fmt');
   const isSelfAttested = format === 'packed' && attestation.get('attStmt').get('x5c') === undefined;
   if (format !== 'none' && !isSelfAttested) throw new Error('attestation was not asked for');
+}
+
+/** Returns a field of the response that is decoded as CBOR. Throws if it is too long for that. */
+function decodable(response: JsonObject, name: 'attestationObject' | 'authenticatorData'): string {
+  const value = ((response['response'] ?? {}) as Partial<Record<typeof name, unknown>>)[name];
+  if (typeof value !== 'string') throw new Error(`response.${name} must be a string`);
+  if (value.length > maximumCharacters) {
+    throw new Error(`response.${name} must have at most ${maximumCharacters} characters`);
+  }
+  return value;
 }
 
 const descriptor = ({ id, transports }: Passkey) => ({ id, transports: [...transports] });

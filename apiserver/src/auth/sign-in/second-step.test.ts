@@ -439,6 +439,24 @@ describe('second factors', () => {
       await register(caller, {}, new VirtualAuthenticator(dashboardOrigin, 1023));
     });
 
+    it('is not registered by a response that takes long to decode', async () => {
+      const { caller } = await at.signedIn();
+      const text = (value: string) => Buffer.concat([Buffer.from([0x60 + value.length]), Buffer.from(value)]);
+      // A map with a list of 700,000 empty texts, of one byte each.
+      const list = Buffer.concat([Buffer.from([0x9a, 0x00, 0x0a, 0xae, 0x60]), Buffer.alloc(700_000, 0x60)]);
+      const map = [Buffer.from([0xa3]), text('fmt'), text('none'), text('authData'), Buffer.from([0x40])];
+      const attestationObject = Buffer.concat([...map, text('attStmt'), list]).toString('base64url');
+      const begun = await at.call(method.beginWebauthnRegistration, {}, caller);
+      const created = new VirtualAuthenticator(dashboardOrigin).create(optionsOf(begun));
+      const response = { ...(created['response'] as JsonObject), attestationObject };
+      const refused = at.call(method.finishWebauthnRegistration, { response: { ...created, response } }, caller);
+      const message = await refused.then(
+        () => 'registered',
+        (error: Error) => error.message,
+      );
+      expect(message).to.include('at most 16384 characters');
+    });
+
     it('is not registered by a replayed, late or malformed response, or in another session', async () => {
       const { caller, user, response } = await withKey();
       const finishing = (result: JsonObject, by = caller) =>

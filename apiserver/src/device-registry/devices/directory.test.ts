@@ -122,6 +122,33 @@ describe('device directory', () => {
     await eventually(async () => (await facts(plain))?.offlineAfterSeconds === 5);
   });
 
+  it('visits no other devices when a profile or a tenant changes, however often', async () => {
+    directory = new DeviceDirectory(test.database, reader);
+    await listening();
+    const devices = Array.from({ length: 50_000 }, () => newId());
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id) SELECT 'acme', d, 'first', d FROM unnest($1::uuid[]) AS d`,
+        [devices],
+      ),
+    );
+    for (let at = 0; at < devices.length; at += 5000) await directory.lookup('acme', devices.slice(at, at + 5000));
+    await settled();
+    const before = process.cpuUsage();
+    for (const channel of ['kellet_profiles', 'kellet_tenants']) {
+      await test.database.system((tx) =>
+        tx.query(`SELECT pg_notify($1, 'other/' || n) FROM generate_series(1, 300) AS n`, [channel]),
+      );
+    }
+    await settled();
+    // Visiting all takes 10 ms or more each time.
+    expect(process.cpuUsage(before).user / 1000).to.be.below(2000);
+    await rename(devices[0]!, 'second', false);
+    expect(await nameOf(devices[0]!)).to.equal('first');
+    await notify('kellet_tenants', 'acme');
+    await eventually(async () => (await nameOf(devices[0]!)) === 'second');
+  });
+
   it('is bounded, and evicts the least recently used first', async () => {
     const [first, second, third, fourth] = await Promise.all([make(), make(), make(), make()]);
     await settled();

@@ -28,6 +28,37 @@ class Entry {
   }
 }
 
+/**
+ * The keys of the devices in the cache by tenant and profile (empty: none), so that a change of one visits no others: tenants may
+ * change theirs often, and the cache has hundreds of thousands of devices.
+ */
+class Heirs {
+  private readonly tenants = new Map<string, Map<string, Set<string>>>();
+
+  add(tenantId: string, profileId: string, key: string): void {
+    let profiles = this.tenants.get(tenantId);
+    if (!profiles) this.tenants.set(tenantId, (profiles = new Map<string, Set<string>>()));
+    let keys = profiles.get(profileId);
+    if (!keys) profiles.set(profileId, (keys = new Set()));
+    keys.add(key);
+  }
+
+  delete(tenantId: string, profileId: string, key: string): void {
+    const profiles = this.tenants.get(tenantId);
+    const keys = profiles?.get(profileId);
+    if (!keys?.delete(key) || keys.size > 0) return;
+    profiles!.delete(profileId);
+    if (profiles!.size === 0) this.tenants.delete(tenantId);
+  }
+
+  /** Returns the devices of a profile, or all of the tenant if none is given. */
+  of(tenantId: string, profileId: string | undefined): string[] {
+    const profiles = this.tenants.get(tenantId);
+    if (profileId !== undefined) return [...(profiles?.get(profileId) ?? [])];
+    return [...(profiles?.values() ?? [])].flatMap((keys) => [...keys]);
+  }
+}
+
 /** What names a device in requests, and keeps what the directory has found for it. */
 interface Reference {
   keyIn(tenantId: string): string;
@@ -70,6 +101,7 @@ export class DeviceDirectory {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
   private readonly entries: LRUCache<string, Entry>;
+  private readonly heirs = new Heirs();
   private readonly maximumBytes: number;
   private readonly sharedProfiles = new SharedFacts<ProfileFacts>();
   private readonly sharedDefaults = new SharedFacts<TenantDefaultFacts>();
@@ -90,7 +122,8 @@ export class DeviceDirectory {
     this.entries = new LRUCache({
       maxSize: maximumBytes,
       sizeCalculation: bytesOf,
-      dispose: (entry) => {
+      dispose: (entry, key) => {
+        this.heirs.delete(entry.tenantId, entry.facts!.profileId, key);
         entry.facts = undefined;
         entry.share.release();
       },
@@ -214,8 +247,9 @@ export class DeviceDirectory {
           : this.sharedDefaults.use(tenantId, inherited);
         const [key, entry] = [device.key ?? `${tenantId}/${id}`, new Entry(this, tenantId, device, share)];
         this.entries.set(key, entry);
+        if (this.entries.peek(key) === entry) this.heirs.add(tenantId, device.profileId, key);
         // One that is larger than the cache is not kept.
-        if (this.entries.peek(key) !== entry) share.release();
+        else share.release();
       }
       this.shrink();
       return facts;
@@ -250,12 +284,7 @@ export class DeviceDirectory {
       return;
     }
     for (const load of this.loads) if (load.tenantId === tenantId) load.allChanged = true;
-    // Changes of profiles and tenants are rare enough to visit every entry.
-    for (const [key, entry] of this.entries) {
-      if (entry.tenantId === tenantId && (channel === tenantChannel || entry.facts?.profileId === id)) {
-        this.entries.delete(key);
-      }
-    }
+    for (const key of this.heirs.of(tenantId, channel === tenantChannel ? undefined : id)) this.entries.delete(key);
   }
 
   private forgetAll(): void {

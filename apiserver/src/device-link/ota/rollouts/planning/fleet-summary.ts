@@ -1,6 +1,7 @@
 // Sums up which devices of a fleet a package is for, before there is a rollout of it. PostgreSQL reads the fleet; of it come
 // only its versions, and others are served while these are judged.
 import { Pauses } from '../../../../platform/concurrency/pauses.ts';
+import { readCursor } from '../../../../platform/database/cursor.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { type Exclusion, exclusion, isForHardware, rankPrefix, targetOf } from '../decisions/cohort.ts';
@@ -10,23 +11,27 @@ export interface FleetSummary {
   readonly devices: number;
   readonly eligible: number;
   readonly excludedCounts: Partial<Record<Exclusion, number>>;
-  /** Versions that devices report and that exclude them. */
-  readonly excludedVersions: readonly string[];
+  /** Hashes of the versions that devices report and that exclude them: each device may have a version of its own, of a kilobyte. */
+  readonly excludedVersions: readonly bigint[];
 }
 
 /** Devices with the same version and match. */
 interface Group {
-  readonly version: string;
+  /** The hash of the version. */
+  readonly hash: bigint;
   readonly matches: boolean;
   readonly devices: number;
 }
+
+/** Groups that are read at once, of which each may take a kilobyte. */
+const groupsPerPiece = 2000;
 
 interface Profile {
   readonly profileId: string;
   readonly type: string;
 }
 
-type GroupRow = Group & Record<string, unknown>;
+type FleetGroup = Group & { readonly version: string };
 
 /** Returns the LIKE pattern of a pattern of hardware ids. */
 export const toLike = (pattern: string): string =>
@@ -38,6 +43,9 @@ export const toLike = (pattern: string): string =>
         .replaceAll('?', '_');
 
 const columnOf = (package_: PackageRow): string => (package_.type === 'fw' ? 'firmware_version' : 'software_version');
+
+/** SQL: the hash of a version. */
+const hashOf = (version: string): string => `hashtextextended(${version}, 0)`;
 
 /** The device's own assignment, looked up device by device: a join would be planned by statistics. */
 const ownAssignment = ({ type }: PackageRow): string => `LEFT JOIN LATERAL (
@@ -62,45 +70,52 @@ export async function summarizeFleet(
   const target = targetOf(package_);
   const column = columnOf(package_);
   const like = toLike(target.hardwareIdPattern);
-  const fleet = () =>
-    tx.query<GroupRow>(
-      `SELECT ${column} AS version, hardware_id LIKE $3 AS matches, count(*)::int4 AS devices FROM devices
-       WHERE tenant_id = $1 AND profile_id = $2 AND deleted_at IS NULL GROUP BY 1, 2`,
-      [tenantId, profile.profileId, like],
-    );
-  const own = () =>
-    tx.query<GroupRow>(
-      `SELECT d.version, d.matches, count(*)::int4 AS devices
-       FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
-       CROSS JOIN LATERAL (
-         SELECT ${column} AS version, hardware_id LIKE $3 AS matches FROM devices
-         WHERE tenant_id = $1 AND device_id = a.device_id AND profile_id = $2 AND deleted_at IS NULL LIMIT 1) AS d
-       WHERE a.tenant_id = $1 AND a.slot = 'override' AND p.type = $4 GROUP BY 1, 2`,
-      [tenantId, profile.profileId, like, package_.type],
-    );
-  const [all, overridden] = await Promise.all([alongTheTable(tx, fleet), own()]);
+  const own = await tx.query<Group & Record<string, unknown>>(
+    `SELECT ${hashOf('d.version')} AS hash, d.matches, count(*)::int4 AS devices
+     FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+     CROSS JOIN LATERAL (
+       SELECT ${column} AS version, hardware_id LIKE $3 AS matches FROM devices
+       WHERE tenant_id = $1 AND device_id = a.device_id AND profile_id = $2 AND deleted_at IS NULL LIMIT 1) AS d
+     WHERE a.tenant_id = $1 AND a.slot = 'override' AND p.type = $4 GROUP BY 1, 2`,
+    [tenantId, profile.profileId, like, package_.type],
+  );
+  const keyOf = ({ hash, matches }: Group) => `${matches} ${hash}`;
+  const ownDevices = new Map(own.rows.map((group) => [keyOf(group), group.devices]));
+  const fleet = readCursor<FleetGroup>(
+    tx,
+    {
+      name: 'versions_of_fleet',
+      text: `SELECT version, ${hashOf('version')} AS hash, matches, devices FROM (
+         SELECT ${column} AS version, hardware_id LIKE $3 AS matches, count(*)::int4 AS devices FROM devices
+         WHERE tenant_id = $1 AND profile_id = $2 AND deleted_at IS NULL GROUP BY 1, 2) AS g`,
+      values: [tenantId, profile.profileId, like],
+    },
+    groupsPerPiece,
+  );
   const excludedCounts: Partial<Record<Exclusion, number>> = {};
-  const excludedVersions = new Set<string>();
+  const excludedVersions = new Set<bigint>();
+  let devices = 0;
   let eligible = 0;
-  const add = ({ version, matches }: Group, isOverridden: boolean, devices: number): void => {
-    if (devices === 0) return;
+  const add = ({ version, hash, matches }: FleetGroup, isOverridden: boolean, added: number): void => {
+    if (added === 0) return;
+    devices += added;
     const reason = exclusion({ version, matches, overridden: isOverridden, member: false }, target, profile.type);
-    if (!reason) eligible += devices;
-    else excludedCounts[reason] = (excludedCounts[reason] ?? 0) + devices;
+    if (!reason) eligible += added;
+    else excludedCounts[reason] = (excludedCounts[reason] ?? 0) + added;
     const byVersion = exclusion({ version, matches: true, overridden: false, member: false }, target, profile.type);
-    if (byVersion) excludedVersions.add(version);
+    if (byVersion) excludedVersions.add(hash);
   };
-  const keyOf = ({ version, matches }: Group) => `${matches} ${version}`;
-  const ownDevices = new Map(overridden.rows.map((group) => [keyOf(group), group.devices]));
-  // Each device may have a version of its own.
   const pauses = new Pauses();
-  for (const group of all.rows) {
-    await pauses.next();
-    const devices = ownDevices.get(keyOf(group)) ?? 0;
-    add(group, true, devices);
-    add(group, false, group.devices - devices);
+  // The cursor is planned when its first piece is asked for.
+  let piece = await alongTheTable(tx, () => fleet.next());
+  for (; !piece.done; piece = await fleet.next()) {
+    for (const group of piece.value) {
+      await pauses.next();
+      const overridden = ownDevices.get(keyOf(group)) ?? 0;
+      add(group, true, overridden);
+      add(group, false, group.devices - overridden);
+    }
   }
-  const devices = all.rows.reduce((sum, group) => sum + group.devices, 0);
   return { devices, eligible, excludedCounts, excludedVersions: [...excludedVersions] };
 }
 
@@ -124,7 +139,7 @@ export async function eligibleFrom(
          SELECT d.device_id, row_number() OVER (ORDER BY sha256($3 || convert_to(d.device_id::text, 'UTF8')))::int4 AS place
          FROM devices d ${withoutOwn}
          WHERE d.tenant_id = $1 AND d.profile_id = $2 AND d.deleted_at IS NULL
-           AND d.hardware_id LIKE $4 AND d.${columnOf(package_)} <> ALL($5::text[])
+           AND d.hardware_id LIKE $4 AND ${hashOf(`d.${columnOf(package_)}`)} <> ALL($5::int8[])
            ${withoutOwn && 'AND own.is_overridden IS NULL'}
        ) AS eligible
        WHERE place < ($6::int4[])[width_bucket(place, $6::int4[])] + $7::int4 ORDER BY place`,
@@ -153,7 +168,7 @@ export async function listExcluded(
     `SELECT d.device_id, d.hardware_id, d.${columnOf(package_)} AS version, own.is_overridden IS NOT NULL AS is_overridden
      FROM devices d ${ownAssignment(package_)}
      WHERE d.tenant_id = $1 AND d.profile_id = $2 AND d.deleted_at IS NULL
-       AND (d.hardware_id NOT LIKE $3 OR d.${columnOf(package_)} = ANY($4::text[]) OR own.is_overridden)
+       AND (d.hardware_id NOT LIKE $3 OR ${hashOf(`d.${columnOf(package_)}`)} = ANY($4::int8[]) OR own.is_overridden)
      ORDER BY d.device_id LIMIT $5`,
     [tenantId, profile.profileId, toLike(target.hardwareIdPattern), excludedVersions, limit],
   );
