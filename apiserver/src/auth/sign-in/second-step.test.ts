@@ -408,15 +408,24 @@ describe('second factors', () => {
           );
           return rows[0]!.calls === calls;
         });
-      const lock = at.test.database.system(async (tx) => {
-        await tx.query('SELECT FROM users WHERE user_id = $1 FOR NO KEY UPDATE', [user.user_id]);
-        await held;
+      let lock: Promise<void> | undefined;
+      await new Promise<void>((locked, failed) => {
+        lock = at.test.database.system(async (tx) => {
+          await tx.query('SELECT FROM users WHERE user_id = $1 FOR NO KEY UPDATE', [user.user_id]);
+          locked();
+          await held;
+        });
+        lock.catch(failed);
       });
       const enrolled = at.call(method.confirmTotp, { code: codeOfApp(secret) }, caller);
-      await waiting(1);
-      const late = codeOf(at.call(method.finishWebauthnRegistration, { response, name: 'theirs' }, thief));
-      await waiting(2);
-      release();
+      let late: Promise<string> | undefined;
+      try {
+        await waiting(1);
+        late = codeOf(at.call(method.finishWebauthnRegistration, { response, name: 'theirs' }, thief));
+        await waiting(2);
+      } finally {
+        release();
+      }
       await Promise.all([lock, enrolled]);
       expect(await late).to.equal('UNAUTHENTICATED');
       expect((await at.login(user.email)).mfaMethods).to.deep.equal(['totp', 'recovery_code']);
