@@ -15,7 +15,9 @@ import { TestProcesses } from './testing/test-process.ts';
 
 const tenant = 'acme';
 const smallPoints = 8000;
-const largePoints = 450;
+const largePoints = 300;
+/** Those of one device, with one time. */
+const pointsAtOnce = 300;
 /** Texts of one value repeated, which take 30 KB in the database. */
 const largeValues = Object.fromEntries(Array.from({ length: 250 }, (_, n) => [`text${n}`, 'a'.repeat(4000)]));
 /** Less than the points take, and more than the process does. */
@@ -27,7 +29,7 @@ describe('points that are large', function () {
   let processes: TestProcesses;
   let key: string;
   let folder: string;
-  /** The first has sent all small points, and each of the others a large one. */
+  /** The first has sent all small points, each of the others a large one, and the last then those of one time. */
   const deviceIds = Array.from({ length: 1 + largePoints }, () => newId());
   const agent = new Agent({ keepAlive: true, maxSockets: 4 });
   let sent = 0;
@@ -52,9 +54,10 @@ describe('points that are large', function () {
     });
     const { ports, child, ended } = await processes.start({});
     // What was fetched of the small ones tells nothing of the large ones that follow.
-    while (sent < smallPoints) await send(ports.restPort, 1000, { numeric_values: { n: 1 } });
+    while (sent < smallPoints) await send(ports.restPort, 1000, {});
     const sender = async (): Promise<void> => {
-      while (sent < smallPoints + largePoints) await send(ports.restPort, 3, { string_values: largeValues });
+      while (sent < smallPoints + largePoints + pointsAtOnce)
+        await send(ports.restPort, 3, { string_values: largeValues });
     };
     await Promise.all([sender(), sender()]);
     child.kill('SIGKILL');
@@ -72,8 +75,9 @@ describe('points that are large', function () {
   async function send(port: number, count: number, values: object): Promise<void> {
     const points = Array.from({ length: count }, () => {
       sent += 1;
-      const device_id = deviceIds[Math.max(0, sent - smallPoints)];
-      return { device_id, timestamp: new Date(1_790_000_000_000 + sent * 1000).toISOString(), ...values };
+      const device_id = deviceIds[Math.min(Math.max(0, sent - smallPoints), largePoints)];
+      const time = 1_790_000_000_000 + Math.min(sent, smallPoints + largePoints) * 1000;
+      return { device_id, timestamp: new Date(time).toISOString(), numeric_values: { sent }, ...values };
     });
     const body = JSON.stringify({ points });
     const headers = { 'x-api-key': key, 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) };
@@ -109,8 +113,12 @@ describe('points that are large', function () {
     expect((await ended).end, log()).to.equal(0);
   });
 
-  it('do not end a check', async () => {
+  it('do not end a check, which also compares the latest values with them', async () => {
     await processes.run(['fsck'], heap);
+  });
+
+  it('do not end the export of their tenant', async () => {
+    await processes.run(['tenant', 'export', tenant, '--to', path.join(folder, 'tenant'), '--serving'], heap);
   });
 
   it('do not end a backup', async () => {
