@@ -1,16 +1,14 @@
 // Points of a mebibyte each, of which there are few for their number of rows: whatever reads many of them holds few in memory.
-import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
-import { Agent, request } from 'node:http';
+import { Agent } from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { expect } from 'chai';
-import { mintKey } from './auth/credentials/api-key-format.ts';
-import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { newId } from './platform/ids.ts';
 import { eventually } from './platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
+import { insertDevicesAndKey, sendPoints } from './testing/test-points.ts';
 import { TestProcesses } from './testing/test-process.ts';
 
 const tenant = 'acme';
@@ -38,20 +36,7 @@ describe('points that are large', function () {
     test = await createTestDatabase();
     folder = await mkdtemp(path.join(tmpdir(), 'kellet-large-points-'));
     processes = await TestProcesses.create(test.url);
-    await insertTenant(test.database, tenant);
-    const minted = mintKey();
-    key = minted.key;
-    await test.database.system(async (tx) => {
-      await tx.query(
-        `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
-         SELECT $1, id, id::text, id::text FROM unnest($2::uuid[]) AS id`,
-        [tenant, deviceIds],
-      );
-      await tx.query(
-        `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
-        [newId(), tenant, minted.hash, minted.prefix, minted.last4, ['telemetry:write']],
-      );
-    });
+    key = await insertDevicesAndKey(test.database, tenant, deviceIds);
     const { ports, child, ended } = await processes.start({});
     // What was fetched of the small ones tells nothing of the large ones that follow.
     while (sent < smallPoints) await send(ports.restPort, 1000, {});
@@ -79,14 +64,7 @@ describe('points that are large', function () {
       const time = 1_790_000_000_000 + Math.min(sent, smallPoints + largePoints) * 1000;
       return { device_id, timestamp: new Date(time).toISOString(), numeric_values: { sent }, ...values };
     });
-    const body = JSON.stringify({ points });
-    const headers = { 'x-api-key': key, 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) };
-    const call = request({ port, host: '127.0.0.1', method: 'POST', path: '/api/v1/telemetry', agent, headers });
-    call.end(body);
-    const [response] = (await once(call, 'response')) as [NodeJS.ReadableStream & { statusCode: number }];
-    let text = '';
-    for await (const chunk of response) text += String(chunk);
-    expect(response.statusCode, text).to.equal(200);
+    await sendPoints({ port, agent, key }, points);
   }
 
   const count = async (sql: string): Promise<number> => {

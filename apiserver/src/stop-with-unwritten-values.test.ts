@@ -1,13 +1,11 @@
 // Stops an apiserver whose devices all have newest values that are only in its memory: it ends in time, and the next process writes what
 // it left. DEVICES=100000 is the full size.
-import { once } from 'node:events';
-import { Agent, request } from 'node:http';
+import { Agent } from 'node:http';
 import { expect } from 'chai';
-import { mintKey } from './auth/credentials/api-key-format.ts';
-import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { newId } from './platform/ids.ts';
 import { eventually } from './platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
+import { insertDevicesAndKey, sendPoints } from './testing/test-points.ts';
 import { TestProcesses } from './testing/test-process.ts';
 
 const tenant = 'acme';
@@ -28,20 +26,7 @@ describe('kellet-apiserver with values that are not written', function () {
   before(async () => {
     test = await createTestDatabase();
     processes = await TestProcesses.create(test.url);
-    await insertTenant(test.database, tenant);
-    const minted = mintKey();
-    key = minted.key;
-    await test.database.system(async (tx) => {
-      await tx.query(
-        `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
-         SELECT $1, id, id::text, id::text FROM unnest($2::uuid[]) AS id`,
-        [tenant, ids],
-      );
-      await tx.query(
-        `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
-        [newId(), tenant, minted.hash, minted.prefix, minted.last4, ['telemetry:write']],
-      );
-    });
+    key = await insertDevicesAndKey(test.database, tenant, ids);
   });
   after(async () => {
     agent.destroy();
@@ -61,15 +46,7 @@ describe('kellet-apiserver with values that are not written', function () {
   async function send(port: number, devices: readonly string[], n: number): Promise<number> {
     const timestamp = new Date(1_790_000_000_000 + n * 1000).toISOString();
     const points = devices.map((id) => ({ device_id: id, timestamp, numeric_values: { n } }));
-    const body = JSON.stringify({ points });
-    const headers = { 'x-api-key': key, 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) };
-    const sent = request({ port, host: '127.0.0.1', method: 'POST', path: '/api/v1/telemetry', agent, headers });
-    sent.end(body);
-    const [response] = (await once(sent, 'response')) as [NodeJS.ReadableStream & { statusCode: number }];
-    let text = '';
-    for await (const chunk of response) text += String(chunk);
-    expect(response.statusCode, text).to.equal(200);
-    return (JSON.parse(text) as { accepted: number }).accepted;
+    return sendPoints({ port, agent, key }, points);
   }
 
   /** Sends a point of every device, several requests at a time. */

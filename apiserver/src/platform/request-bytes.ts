@@ -1,6 +1,6 @@
 // The bytes of a request until they are decoded.
 
-/** Bytes that can be given up, while who holds this waits for long: grpc-js, for example, until the call is over. */
+/** The bytes of a request, which can be released before this object is: grpc-js keeps its request objects until the call is over. */
 export class RequestBytes {
   readonly length: number;
   private bytes: Uint8Array | undefined;

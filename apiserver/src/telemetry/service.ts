@@ -495,7 +495,8 @@ class Telemetry implements TelemetryModule {
     const { tenantId } = context;
     const response = create(LatestTelemetrySchema, { deviceId: shownId });
     const shown = await this.snapshots.latest(
-      ...([tenantId, window.deviceId] as const),
+      tenantId,
+      window.deviceId,
       (mostBytes) => this.elsewhere(tenantId, window.deviceId, mostBytes),
       (newest) => this.shownOf(window, tenantId, newest),
     );

@@ -154,10 +154,8 @@ async function checkMayChange(
   before: WebhookRow,
   after: Pick<WebhookRow, 'events'>,
 ): Promise<void> {
-  checkMayReceive(caller, [...before.events, ...after.events]);
-  if (!holdsEveryScope(caller) && (await keepsEvents(tx, tenantId, before.webhook_id, auditEventType))) {
-    checkMayReceive(caller, [auditEventType]);
-  }
+  const isKept = !holdsEveryScope(caller) && (await keepsEvents(tx, tenantId, before.webhook_id, auditEventType));
+  checkMayReceive(caller, [...before.events, ...after.events, ...(isKept ? [auditEventType] : [])]);
 }
 
 /** What events tell of all devices. */

@@ -48,9 +48,9 @@ export class FairSlots {
   private readonly held = new Map<string, number>();
   /** Queues by owner, in the order of their turns. */
   private readonly lines = new Map<string, Set<Waiter>>();
-  /** What to call for a slot of an owner, of those in use that have not been asked for; the longest in use first. */
+  /** The giveWay callbacks of slots in use that have not been called, by owner; of the longest-held slot first. */
   private readonly askable = new Map<string, Set<() => void>>();
-  /** Waiters for whom a slot was asked for, with their owners: they are served first. */
+  /** Waiters on whose behalf a giveWay callback was called, and their owners. They get the next free slots. */
   private readonly promised = new Map<Waiter, string>();
   private total = 0;
 

@@ -60,7 +60,7 @@ const leastRowsPerTick = 50;
 /** Approximate bytes of a device in memory besides its values. */
 const deviceBytes = 400;
 
-/** Returns what other processes hold of a device, each what it has if that is at most so many bytes. */
+/** Returns the values of a device that each other process holds, or 'large' if they exceed `mostBytes`; absent: no limit. */
 export type Elsewhere = (mostBytes?: number) => Promise<readonly (LatestValues | 'large')[]>;
 
 const bytesOf = (held: readonly LatestBuilder[]): number => held.reduce((sum, points) => sum + points.bytes, 0);
