@@ -7,6 +7,7 @@ import type { Clock } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import { type Change, Reflector } from './runtime/reflector.ts';
+import { Turns } from './runtime/turns.ts';
 import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
 import { UnfinishedRollouts } from './unfinished-rollouts.ts';
 
@@ -42,6 +43,8 @@ export class Cluster {
 
   constructor({ secret, ...options }: ClusterOptions) {
     this.secret = secret;
+    // A page of large resources takes much memory.
+    const common = { ...options, turns: new Turns(1) };
     for (const kind of kinds) {
       const onChange = (change: Change<CustomResource>): void => {
         this.index(kind, change);
@@ -49,11 +52,11 @@ export class Cluster {
       };
       this.reflectors.set(
         kind,
-        new Reflector<CustomResource>({ ...options, resource: customResources[kind], keep: keptPart, onChange }),
+        new Reflector<CustomResource>({ ...common, resource: customResources[kind], keep: keptPart, onChange }),
       );
     }
     this.namespaces = new Reflector<Namespace>({
-      ...options,
+      ...common,
       resource: namespaces,
       onChange: (change) => {
         this.indexNamespace(change);

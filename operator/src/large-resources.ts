@@ -12,21 +12,29 @@ const fieldBytes = 1024;
 /** Bytes of a status that is kept whole. */
 const statusBytes = 16 * 1024;
 
-/** Resources of which a part is kept. */
-const parts = new WeakSet<object>();
+/** Bytes of a resource as JSON beyond which few are applied at a time: as an object it takes about ten times as many. */
+const hugeBytes = 64 * 1024;
+
+/** Resources of which a part is kept, and the bytes of the whole. */
+const parts = new WeakMap<object, number>();
 
 /** Reports whether this is a part of a resource, which has to be read before it is applied. */
 export const isPart = (object: object): boolean => parts.has(object);
 
+/** Reports whether the resource of this part is so large that it is to be applied in turns (`Environment.turns`). */
+export const isHuge = (part: object): boolean => (parts.get(part) ?? 0) > hugeBytes;
+
 /** Returns what the cache keeps of a resource: all of a usual one. Tenants, which no tenant can write, are kept as they are. */
 export function keptPart<T extends CustomResource>(object: T): T {
-  if (object.kind === 'Tenant' || bytesOf(object) <= wholeBytes) return object;
+  if (object.kind === 'Tenant') return object;
+  const bytes = bytesOf(object);
+  if (bytes <= wholeBytes) return object;
   const { apiVersion, kind, metadata, spec, status } = object;
   const part = {
     ...{ apiVersion, kind, metadata: partOfMetadata(metadata), spec: smallFields(spec) },
     status: bytesOf(status) <= statusBytes ? status : smallFields(status ?? {}),
   } as T;
-  parts.add(part);
+  parts.set(part, bytes);
   return part;
 }
 

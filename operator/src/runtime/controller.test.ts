@@ -110,6 +110,27 @@ describe('Controller', () => {
     await controller.stopped();
   });
 
+  it('leaves workers for other namespaces, however long the reconciles of one take', async () => {
+    const reconciled: string[] = [];
+    const ending = Promise.withResolvers<void>();
+    const { controller, stop } = makeController(async ({ namespace, name }) => {
+      reconciled.push(`${namespace}/${name}`);
+      if (namespace === 'slow') await ending.promise;
+      return {};
+    }, 8);
+    for (let index = 0; index < 20; index += 1) controller.queue.add(`slow/${index}`);
+    await settle();
+    for (const name of ['a', 'b', 'c']) controller.queue.add(`quick/${name}`);
+    await settle();
+    expect(reconciled.slice(-3)).to.have.members(['quick/a', 'quick/b', 'quick/c']);
+    expect(reconciled.filter((key) => key.startsWith('slow/'))).to.have.length(6);
+    ending.resolve();
+    while (controller.queue.length > 0) await settle();
+    expect(reconciled).to.have.length(23);
+    stop.abort();
+    await controller.stopped();
+  });
+
   it('logs the object, result and retry of each reconcile at an appropriate level', async () => {
     const lines: Record<string, unknown>[] = [];
     const logger = pino({ level: 'debug' }, { write: (line: string) => void lines.push(JSON.parse(line) as never) });

@@ -65,6 +65,9 @@ export interface ControllerOptions {
   concurrency?: number;
 }
 
+/** Workers that a namespace leaves to the others, however many resources it has and however long each takes. */
+const workersOfOthers = 2;
+
 /** A queue of keys with workers. */
 export class Controller {
   readonly name: string;
@@ -75,7 +78,9 @@ export class Controller {
   constructor(options: ControllerOptions) {
     this.name = options.name;
     this.options = { concurrency: 4, ...options };
-    this.queue = new WorkQueue({ name: options.name, clock: options.clock, metrics: options.metrics });
+    const { name, clock, metrics } = options;
+    const perNamespace = Math.max(1, this.options.concurrency - workersOfOthers);
+    this.queue = new WorkQueue({ name, clock, metrics, perNamespace });
     options.metrics.maxConcurrentReconciles.set({ controller: options.name }, this.options.concurrency);
     for (const result of ['success', 'error', 'requeue', 'requeue_after'] satisfies ReconcileResult[]) {
       options.metrics.reconciles.inc({ controller: options.name, result }, 0);
