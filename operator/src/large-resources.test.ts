@@ -201,6 +201,9 @@ describe('large custom resources', function () {
       spec: { packageRef: { name: 'k' }, targetProfileRef: { name: 'p' } },
     } as unknown as OtaRollout;
     expect(keptPart(rollout)).to.equal(rollout);
+    // Each property takes several times the bytes of its JSON.
+    const labels = Object.fromEntries(Array.from({ length: 700 }, (_, at) => [`a${at}`, '']));
+    expect(isPart(keptPart({ ...rollout, metadata: { name: 'r', labels } }))).to.equal(true);
     const noted = { ...rollout, metadata: { name: 'r', annotations: { a: 'x'.repeat(200_000) } } } as OtaRollout;
     expect(isPart(keptPart(noted))).to.equal(true);
     expect(keptPart(noted).spec).to.deep.equal(rollout.spec);

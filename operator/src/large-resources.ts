@@ -3,8 +3,11 @@ import { createHash } from 'node:crypto';
 import { finalizer, type ObjectMeta } from '@kellet/crds';
 import { type CustomResource, isBeingDeleted } from './resources.ts';
 
-/** Bytes of a resource as JSON up to which all of it is kept. */
-const wholeBytes = 8 * 1024;
+/** Bytes up to which all of a resource is kept. */
+const wholeBytes = 16 * 1024;
+
+/** Bytes that a property takes beside its JSON. */
+const propertyBytes = 64;
 
 /** Bytes of the fields of a larger one that are kept: its references, type and phase are small. */
 const fieldBytes = 1024;
@@ -27,8 +30,9 @@ export const isHuge = (part: object): boolean => (parts.get(part) ?? 0) > hugeBy
 /** Returns what the cache keeps of a resource: all of a usual one. Tenants, which no tenant can write, are kept as they are. */
 export function keptPart<T extends CustomResource>(object: T): T {
   if (object.kind === 'Tenant') return object;
-  const bytes = bytesOf(object);
-  if (bytes <= wholeBytes) return object;
+  const text = JSON.stringify(object);
+  const bytes = Buffer.byteLength(text);
+  if (bytes + propertyBytes * (text.split('":').length - 1) <= wholeBytes) return object;
   const { apiVersion, kind, metadata, spec, status } = object;
   const part = {
     ...{ apiVersion, kind, metadata: partOfMetadata(metadata), spec: smallFields(spec) },
