@@ -1,5 +1,6 @@
 // Reconciles keys from a queue concurrently, and handles results and failures.
 import { randomUUID } from 'node:crypto';
+import { setImmediate } from 'node:timers/promises';
 import { failureOf, type ObjectKey, parseKey } from '@kellet/kubernetes';
 import type { Clock } from './clock.ts';
 import type { Logger } from './logger.ts';
@@ -102,6 +103,8 @@ export class Controller {
   private async work(signal: AbortSignal): Promise<void> {
     for (let key = await this.queue.get(); key !== undefined; key = await this.queue.get()) {
       await this.process(key, signal);
+      // Reconciles that wait for nothing would let nothing else happen until the queue is empty.
+      await setImmediate();
     }
   }
 
