@@ -1,9 +1,10 @@
 import { apiVersion, type Tenant } from '@kellet/crds';
-import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
+import { KubernetesClient, KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
 import { expect } from 'chai';
+import { ReplayServer } from '../../kubernetes/src/testing/replay-server.ts';
 import type { Namespace } from './resources.ts';
 import { TestClock } from './runtime/testing/test-clock.ts';
-import { SecretAccess, toSubject } from './secret-access.ts';
+import { findSecret, SecretAccess, toSubject } from './secret-access.ts';
 
 describe('toSubject', () => {
   it('distinguishes service accounts from users', () => {
@@ -76,4 +77,24 @@ describe('SecretAccess', () => {
       expect(calls, String(code)).to.deep.equal(want);
     }
   });
+});
+
+describe('findSecret', () => {
+  const secret = { metadata: { name: 'keys' }, data: { key: 'x'.repeat(1000) } };
+  const large = { ...secret, data: { key: 'x'.repeat(200_000) } };
+  for (const [what, body, expected] of [
+    ['returns a Secret', secret, secret],
+    ['reads none that is larger than any that is needed', large, 'tooLarge'],
+  ] as const) {
+    it(what, async () => {
+      const server = new ReplayServer([{ body: JSON.stringify(body) }]);
+      const client = new KubernetesClient({ config: await server.start(), userAgent: 'test' });
+      try {
+        expect(await findSecret(client, 'ns', 'keys')).to.deep.equal(expected);
+      } finally {
+        await client.close();
+        await server.stop();
+      }
+    });
+  }
 });
