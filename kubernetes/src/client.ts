@@ -90,25 +90,27 @@ export class KubernetesClient {
     return this.connection.server;
   }
 
-  /** Reads one object. */
+  /** Reads one object. Fails with `tooLarge` beyond `maximumBytes`. */
   get<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
     name: string,
     signal?: AbortSignal,
+    maximumBytes?: number,
   ): Promise<T> {
-    return this.request({ method: 'GET', ...locate(resource, namespace, name), signal });
+    return this.request({ method: 'GET', ...locate(resource, namespace, name), signal, maximumBytes });
   }
 
-  /** Reads one object. Returns undefined if it does not exist. */
+  /** Reads one object. Returns undefined if it does not exist. Fails with `tooLarge` beyond `maximumBytes`. */
   async find<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
     name: string,
     signal?: AbortSignal,
+    maximumBytes?: number,
   ): Promise<T | undefined> {
     try {
-      return await this.get<T>(resource, namespace, name, signal);
+      return await this.get<T>(resource, namespace, name, signal, maximumBytes);
     } catch (error) {
       if (error instanceof KubernetesError && error.failure === 'notFound') return undefined;
       throw error;

@@ -1,12 +1,14 @@
 // The operator's cache of the cluster: watched copies of its kinds and of namespaces, indexed for the controllers.
-import { type Kind, type OtaRollout, plurals, tenantLabel } from '@kellet/crds';
+import { type Kind, type OtaPackage, type OtaRollout, plurals, tenantLabel } from '@kellet/crds';
 import { customResources, keyText, type KubernetesClient, namespaces, type ObjectKey } from '@kellet/kubernetes';
+import { firstOfTypes, precedenceOf } from './controllers/rollout-precedence.ts';
 import { keptPart } from './large-resources.ts';
 import { type CustomResource, isBeingDeleted, type Namespace, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import { type Change, Reflector } from './runtime/reflector.ts';
+import { Turns } from './runtime/turns.ts';
 import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
 import { UnfinishedRollouts } from './unfinished-rollouts.ts';
 
@@ -37,11 +39,15 @@ export class Cluster {
   private readonly byNamespace = new Map<string, Set<string>>();
   private readonly byTenant = new Map<string, Set<string>>();
   private readonly unfinished = new UnfinishedRollouts();
+  /** Those that others wait for, by namespace and profile, until a change of the namespace concerns them. */
+  private readonly first = new Map<string, Map<string, readonly OtaRollout[]>>();
   private readonly secret: string;
   private listener: ClusterListener | undefined;
 
   constructor({ secret, ...options }: ClusterOptions) {
     this.secret = secret;
+    // A page of large resources takes much memory.
+    const common = { ...options, turns: new Turns(1) };
     for (const kind of kinds) {
       const onChange = (change: Change<CustomResource>): void => {
         this.index(kind, change);
@@ -49,11 +55,11 @@ export class Cluster {
       };
       this.reflectors.set(
         kind,
-        new Reflector<CustomResource>({ ...options, resource: customResources[kind], keep: keptPart, onChange }),
+        new Reflector<CustomResource>({ ...common, resource: customResources[kind], keep: keptPart, onChange }),
       );
     }
     this.namespaces = new Reflector<Namespace>({
-      ...options,
+      ...common,
       resource: namespaces,
       onChange: (change) => {
         this.indexNamespace(change);
@@ -108,8 +114,20 @@ export class Cluster {
     }
   }
 
-  /** Yields the rollouts of a profile that have not completed. */
-  *unfinishedRollouts(namespace: string, profile: string): Generator<OtaRollout> {
+  /** Returns the rollouts of a profile that others of theirs may have to wait for (rollout-precedence.ts): few, however many wait. */
+  firstRollouts(namespace: string, profile: string): Iterable<OtaRollout> {
+    const ofNamespace = this.first.get(namespace) ?? new Map<string, readonly OtaRollout[]>();
+    this.first.set(namespace, ofNamespace);
+    let first = ofNamespace.get(profile);
+    if (!first) {
+      const typeOf = (name: string) => this.get('OtaPackage', { namespace, name })?.spec.type;
+      first = [...firstOfTypes(this.unfinishedRollouts(namespace, profile), typeOf)];
+      ofNamespace.set(profile, first);
+    }
+    return first;
+  }
+
+  private *unfinishedRollouts(namespace: string, profile: string): Generator<OtaRollout> {
     const reflector = this.reflectors.get('OtaRollout')!;
     for (const key of this.unfinished.ofProfile(namespace, profile)) {
       const object = reflector.get(key);
@@ -166,6 +184,7 @@ export class Cluster {
     const { type, object } = event;
     const { namespace = '', name } = object.metadata;
     if (kind === 'OtaRollout') this.unfinished.follow(event as Change<OtaRollout>);
+    if (changesPrecedence(event)) this.first.delete(namespace);
     change(this.byNamespace, `${kind}/${namespace}`, keyText({ namespace, name }), type !== 'deleted');
   }
 
@@ -176,6 +195,15 @@ export class Cluster {
     if (before && before !== after) change(this.byTenant, before, name, false);
     if (after) change(this.byTenant, after, name, event.type !== 'deleted');
   }
+}
+
+function changesPrecedence(event: Change<CustomResource>): boolean {
+  const { type, object } = event;
+  if (object.kind === 'OtaRollout') {
+    return type !== 'updated' || precedenceOf(event.previous as OtaRollout) !== precedenceOf(object);
+  }
+  if (object.kind !== 'OtaPackage') return false;
+  return type !== 'updated' || (event.previous as OtaPackage).spec.type !== object.spec.type;
 }
 
 function change(index: Map<string, Set<string>>, key: string, entry: string, present: boolean): void {

@@ -10,7 +10,7 @@ describe('repairDrift', () => {
   const interval = 60_000;
 
   /** Runs the check against so many copies. `reads` has the time of each page, in seconds, and where it begins. */
-  function run(count: number, tenants: readonly string[] = []) {
+  function run(count: number, tenants: readonly string[] = [], { orphans = false } = {}) {
     const clock = new TestClock();
     const start = clock.monotonic();
     const copies: WorkingCopy[] = Array.from({ length: count }, (_, n) => ({
@@ -28,16 +28,16 @@ describe('repairDrift', () => {
           name === 'unseen' ? ({} as T) : undefined,
       },
       cluster: {
-        get: (kind: string) => (kind === 'Tenant' ? undefined : {}),
-        namespace: () => undefined,
-        tenancyOf: () => ({ reason: 'none' }),
+        get: (kind: string) => (kind === 'Tenant' || orphans ? undefined : {}),
+        namespace: () => ({ metadata: { creationTimestamp: '1970-01-01T00:00:00Z' } }),
+        tenancyOf: () => (orphans ? { tenantId: 'acme' } : { reason: 'none' }),
       } as never,
       dataPlane: {
         apply: async ({ meta, spec }) => {
           applied.push([meta?.tenant_id, spec]);
           return ApplyResponse.fromPartial({});
         },
-        remove: async () => ({ refusal: undefined }),
+        remove: () => Promise.reject(new Error('it cannot be removed')),
         listWorkingCopies: async (token, size) => {
           const from = Number(token);
           reads.push([(clock.monotonic() - start) / 1000, from]);
@@ -93,6 +93,14 @@ describe('repairDrift', () => {
     expect(applied).to.deep.equal([]);
     await clock.advance(interval);
     expect(applied).to.deep.equal([['left', { namespace: '' }]]);
+    await stop();
+  });
+
+  it('goes on to the next page although orphans cannot be removed', async () => {
+    const { clock, reads, stop } = run(2 * driftPageSize, [], { orphans: true });
+    clock.setWallClock(1e12);
+    await clock.advance(2 * orphanTurns * interval);
+    expect(reads.filter(([, from]) => from === driftPageSize).length).to.be.at.least(2 * orphanTurns - 1);
     await stop();
   });
 

@@ -1,3 +1,5 @@
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import type { Kind } from '@kellet/crds';
 import {
   AdvanceRolloutRequest,
@@ -11,6 +13,13 @@ import {
 import { expect } from 'chai';
 import type { DataPlane } from './data-plane.ts';
 import { DriftCheck, orphanTurns } from './drift.ts';
+
+setFlagsFromString('--expose-gc');
+const collectGarbage = runInNewContext('gc') as () => void;
+const heapUsed = (): number => {
+  collectGarbage();
+  return process.memoryUsage().heapUsed;
+};
 
 describe('DriftCheck', () => {
   const meta = (name: string) => ({ tenant_id: 'acme', namespace: 'ns', name });
@@ -68,6 +77,22 @@ describe('DriftCheck', () => {
     });
     await apply('written', 8n);
     expect(compare(copies)).to.deep.equal({ changed: [], missing: [], orphans: [], abandoned: [] });
+  });
+
+  it('holds nothing of rollouts that are gone', async () => {
+    const { dataPlane, response } = makeCheck();
+    response.digest = 1n;
+    const pass = async (rounds: number): Promise<void> => {
+      for (let n = 0; n < rounds; n += 1) {
+        const request = { meta: meta(`r${n}`), kind: ControlKind.KIND_OTA_ROLLOUT };
+        await dataPlane.apply(ApplyRequest.fromPartial(request));
+        await dataPlane.remove(RemoveRequest.fromPartial(request));
+      }
+    };
+    await pass(100);
+    const before = heapUsed();
+    await pass(20_000);
+    expect(heapUsed() - before).to.be.below(1024 * 1024);
   });
 
   it('ignores what was applied while the working copies were being read', async () => {

@@ -40,8 +40,11 @@ export const orphanTurns = 10;
 
 /** Records what was applied and compares it with the data plane. Comparisons are numbered; each is of a page. */
 export class DriftCheck {
-  /** Digests by `kind key`, each with the number of the comparison that preceded it, and of the last that saw the copy. */
-  private readonly applied = new Map<string, { digest: bigint; since: number; seen: number }>();
+  /**
+   * Digests by `kind key`, each with the number of the comparison that preceded it, and of the last that saw the copy, and with the id
+   * of a rollout.
+   */
+  private readonly applied = new Map<string, { digest: bigint; since: number; seen: number; rolloutId?: string }>();
   /** `kind key` of the resource of each rollout, by rollout id. */
   private readonly rollouts = new Map<string, string>();
   /** Number of consecutive turns without a resource, by `kind key`, and the last comparison that saw the copy. */
@@ -111,7 +114,7 @@ export class DriftCheck {
     const missing: Target[] = [];
     for (const [id, { since, seen }] of this.applied) {
       if (seen >= this.turn || since >= this.turn) continue;
-      this.applied.delete(id);
+      this.drop(id);
       const at = id.indexOf(' ');
       const [kind, key] = [id.slice(0, at) as Kind, id.slice(at + 1)];
       if (exists(kind, key)) missing.push({ kind, key });
@@ -123,23 +126,29 @@ export class DriftCheck {
     const kind = kindOf(request.kind);
     const { namespace = '', name = '' } = request.meta ?? {};
     const id = `${kind} ${keyText({ namespace, name })}`;
+    this.drop(id);
     // Completed rollouts are not listed by the data plane and must not be treated as missing.
-    const ended = response.ota_rollout?.phase === 'completed';
-    if (ended) this.end(response.id);
-    else if (kind === 'OtaRollout') this.rollouts.set(response.id, id);
-    if (response.digest === 0n || ended) this.applied.delete(id);
-    else this.applied.set(id, { digest: response.digest, since: this.comparison, seen: 0 });
+    if (response.digest === 0n || response.ota_rollout?.phase === 'completed') return;
+    const applied = { digest: response.digest, since: this.comparison, seen: 0 };
+    if (kind !== 'OtaRollout') return void this.applied.set(id, applied);
+    this.applied.set(id, { ...applied, rolloutId: response.id });
+    this.rollouts.set(response.id, id);
   }
 
   private end(rolloutId: string): void {
     const id = this.rollouts.get(rolloutId);
-    this.rollouts.delete(rolloutId);
-    if (id !== undefined) this.applied.delete(id);
+    if (id !== undefined) this.drop(id);
+  }
+
+  private drop(id: string): void {
+    const { rolloutId } = this.applied.get(id) ?? {};
+    if (rolloutId !== undefined) this.rollouts.delete(rolloutId);
+    this.applied.delete(id);
   }
 
   private forget({ kind, meta }: RemoveRequest): void {
     const { namespace = '', name = '' } = meta ?? {};
-    this.applied.delete(`${kindOf(kind)} ${keyText({ namespace, name })}`);
+    this.drop(`${kindOf(kind)} ${keyText({ namespace, name })}`);
   }
 }
 

@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { apiVersion, type DeviceProfile, finalizer, type OtaRollout } from '@kellet/crds';
-import { KubeConfig, KubernetesClient } from '@kellet/kubernetes';
+import { KubeConfig, KubernetesClient, type ObjectKey } from '@kellet/kubernetes';
 import { expect } from 'chai';
 import { Cluster } from './cluster.ts';
 import { deviceProfileReconciler } from './controllers/device-profile.ts';
@@ -14,6 +14,7 @@ import type { ReconcileContext } from './runtime/controller.ts';
 import { createLogger } from './runtime/logger.ts';
 import { createMetrics } from './runtime/metrics.ts';
 import { TestClock } from './runtime/testing/test-clock.ts';
+import { Turns } from './runtime/turns.ts';
 
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc') as () => void;
@@ -40,9 +41,15 @@ function largeProfile(n: number): DeviceProfile {
   };
 }
 
+/** Returns the profile of a name. */
+const profileOf = (name: string): DeviceProfile => largeProfile(Number(name.slice(1)));
+
 /** Serves profiles as an API server does, in pages, and one by one. */
 class TestServer {
   readonly pages: { readonly limit: number; readonly bytes: number }[] = [];
+  /** Kinds of which a list was read while one of another kind was. */
+  readonly listedBeside = new Set<string>();
+  private listing = '';
   private readonly server: Server;
 
   constructor(count: number) {
@@ -50,15 +57,17 @@ class TestServer {
       const { pathname, searchParams } = new URL(request.url ?? '/', 'http://localhost');
       const [, , , , , namespace, , name] = pathname.split('/');
       response.writeHead(200, { 'content-type': 'application/json' });
-      if (namespace === 'ns' && name) return void response.end(JSON.stringify(largeProfile(Number(name.slice(1)))));
+      if (namespace && name) return void response.end(JSON.stringify(profileOf(name)));
       if (searchParams.get('watch') === 'true') return response.flushHeaders();
       const isOfProfiles = pathname.endsWith('/deviceprofiles');
+      if (this.listing !== '' && this.listing !== pathname) this.listedBeside.add(pathname);
       const first = Number(searchParams.get('continue') ?? 0);
       const limit = Number(searchParams.get('limit') ?? Infinity);
       const end = Math.min(first + limit, isOfProfiles ? count : 0);
       const items = Array.from({ length: end - first }, (_, at) => largeProfile(first + at));
       const more = isOfProfiles && end < count ? String(end) : '';
       const body = JSON.stringify({ metadata: { resourceVersion: '9', continue: more }, items });
+      this.listing = more || body.length > 4 * mebibyte ? pathname : '';
       if (isOfProfiles) this.pages.push({ limit, bytes: body.length });
       response.end(body);
     });
@@ -118,28 +127,63 @@ describe('large custom resources', function () {
     expect(read!.length).to.be.within(count / 4, count / 2);
   });
 
-  it('are read as a whole to be applied', async () => {
-    const applied: object[] = [];
-    const held: (string[] | undefined)[] = [];
+  it('are listed one kind at a time', () => expect([...server.listedBeside]).to.be.empty);
+
+  /** Returns a reconciler that passes what is applied to this function. */
+  function reconcilerOf(applied: (name: string, spec: object) => Promise<void>, held: object[] = []) {
     const environment = {
       client,
       cluster: {
-        get: () => cluster.get('DeviceProfile', { namespace: 'ns', name: 'p7' }),
+        get: (_kind: string, { name }: ObjectKey) => cluster.get('DeviceProfile', { namespace: 'ns', name }),
         isTerminating: () => false,
         tenancyOf: () => ({ tenantId: 'acme' }),
       },
-      dataPlane: { apply: async ({ spec }: { spec: object }) => (applied.push(spec), { id: 'id 7' }) },
+      dataPlane: {
+        async apply({ meta, spec }: { meta: { name: string }; spec: object }) {
+          await applied(meta.name, spec);
+          return { id: 'id' };
+        },
+      },
       statuses: {
         staleFor: () => undefined,
-        write: async ({ metadata }: DeviceProfile) => (held.push(metadata.finalizers), 'unchanged'),
+        write: async ({ metadata }: DeviceProfile) => (held.push(metadata.finalizers!), 'unchanged'),
       },
       events: { record: () => undefined },
+      turns: new Turns(2),
       clock: new TestClock(),
     } as unknown as Environment;
-    const key = { namespace: 'ns', name: 'p7' };
-    await new Reconciler(environment, deviceProfileReconciler).reconcile(key, {} as ReconcileContext);
+    return new Reconciler(environment, deviceProfileReconciler);
+  }
+
+  it('are read as a whole to be applied', async () => {
+    const applied: object[] = [];
+    const held: object[] = [];
+    const reconciler = reconcilerOf(async (_name, spec) => void applied.push(spec), held);
+    await reconciler.reconcile({ namespace: 'ns', name: 'p7' }, {} as ReconcileContext);
     expect(applied).to.deep.equal([largeProfile(7).spec]);
     expect(held).to.deep.equal([largeProfile(7).metadata.finalizers]);
+  });
+
+  it('are read and applied one at a time in a namespace, and two at a time in all', async () => {
+    let atOnce = 0;
+    let most = 0;
+    const applied: string[] = [];
+    const reconciler = reconcilerOf(async (name) => {
+      atOnce += 1;
+      most = Math.max(most, atOnce);
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      atOnce -= 1;
+      applied.push(name);
+    });
+    const reconcile = (namespaces: string[]) =>
+      Promise.all(
+        namespaces.map((namespace, n) => reconciler.reconcile({ namespace, name: `p${n}` }, {} as ReconcileContext)),
+      );
+    await reconcile(['a', 'a', 'a', 'a']);
+    expect(most).to.equal(1);
+    await reconcile(['a', 'b', 'c', 'd', 'a']);
+    expect(most).to.equal(2);
+    expect(applied).to.have.length(9);
   });
 
   it('are kept with what others refer to, and small ones whole', () => {
@@ -157,6 +201,9 @@ describe('large custom resources', function () {
       spec: { packageRef: { name: 'k' }, targetProfileRef: { name: 'p' } },
     } as unknown as OtaRollout;
     expect(keptPart(rollout)).to.equal(rollout);
+    // Each property takes several times the bytes of its JSON.
+    const labels = Object.fromEntries(Array.from({ length: 700 }, (_, at) => [`a${at}`, '']));
+    expect(isPart(keptPart({ ...rollout, metadata: { name: 'r', labels } }))).to.equal(true);
     const noted = { ...rollout, metadata: { name: 'r', annotations: { a: 'x'.repeat(200_000) } } } as OtaRollout;
     expect(isPart(keptPart(noted))).to.equal(true);
     expect(keptPart(noted).spec).to.deep.equal(rollout.spec);

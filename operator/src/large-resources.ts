@@ -3,8 +3,11 @@ import { createHash } from 'node:crypto';
 import { finalizer, type ObjectMeta } from '@kellet/crds';
 import { type CustomResource, isBeingDeleted } from './resources.ts';
 
-/** Bytes of a resource as JSON up to which all of it is kept. */
-const wholeBytes = 8 * 1024;
+/** Bytes up to which all of a resource is kept. */
+const wholeBytes = 16 * 1024;
+
+/** Bytes that a property takes beside its JSON. */
+const propertyBytes = 64;
 
 /** Bytes of the fields of a larger one that are kept: its references, type and phase are small. */
 const fieldBytes = 1024;
@@ -12,21 +15,30 @@ const fieldBytes = 1024;
 /** Bytes of a status that is kept whole. */
 const statusBytes = 16 * 1024;
 
-/** Resources of which a part is kept. */
-const parts = new WeakSet<object>();
+/** Bytes of a resource as JSON beyond which few are applied at a time: as an object it takes about ten times as many. */
+const hugeBytes = 64 * 1024;
+
+/** Resources of which a part is kept, and the bytes of the whole. */
+const parts = new WeakMap<object, number>();
 
 /** Reports whether this is a part of a resource, which has to be read before it is applied. */
 export const isPart = (object: object): boolean => parts.has(object);
 
+/** Reports whether the resource of this part is so large that it is to be applied in turns (`Environment.turns`). */
+export const isHuge = (part: object): boolean => (parts.get(part) ?? 0) > hugeBytes;
+
 /** Returns what the cache keeps of a resource: all of a usual one. Tenants, which no tenant can write, are kept as they are. */
 export function keptPart<T extends CustomResource>(object: T): T {
-  if (object.kind === 'Tenant' || bytesOf(object) <= wholeBytes) return object;
+  if (object.kind === 'Tenant') return object;
+  const text = JSON.stringify(object);
+  const bytes = Buffer.byteLength(text);
+  if (bytes + propertyBytes * (text.split('":').length - 1) <= wholeBytes) return object;
   const { apiVersion, kind, metadata, spec, status } = object;
   const part = {
     ...{ apiVersion, kind, metadata: partOfMetadata(metadata), spec: smallFields(spec) },
     status: bytesOf(status) <= statusBytes ? status : smallFields(status ?? {}),
   } as T;
-  parts.add(part);
+  parts.set(part, bytes);
   return part;
 }
 

@@ -20,6 +20,7 @@ import { EventRecorder } from './runtime/events.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import type { Change } from './runtime/reflector.ts';
+import { Turns } from './runtime/turns.ts';
 import { SecretAccess } from './secret-access.ts';
 import { StatusWriter } from './status-writer.ts';
 import { concernsItself, dependentsOf } from './triggers.ts';
@@ -30,6 +31,9 @@ const resyncMilliseconds = 10 * 3_600_000;
 const patienceMilliseconds = 5000;
 /** Delay that coalesces the notifications of a rollout, which come with each report. */
 const rolloutNewsMilliseconds = 100;
+
+/** Huge resources that are applied at the same time. */
+const hugeAtOnce = 2;
 
 /** Options of an operator. */
 export interface OperatorOptions {
@@ -83,6 +87,7 @@ export class Operator {
       controlSecret: this.options.controlSecret,
       secretAccess: this.secretAccess,
       ownNamespace: this.options.ownNamespace,
+      turns: new Turns(hugeAtOnce),
       clock,
     };
     const tenants = new TenantReconciler(environment);

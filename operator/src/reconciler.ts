@@ -10,13 +10,14 @@ import type { Cluster } from './cluster.ts';
 import { fails, findCondition, type Finding, holds, toConditions, unknown, withReady } from './conditions.ts';
 import { type DataPlane, isOvertaken, overtakenRetryMilliseconds } from './data-plane.ts';
 import { hold, isHeld, release } from './finalizers.ts';
-import { isPart } from './large-resources.ts';
+import { isHuge, isPart } from './large-resources.ts';
 import { toMeta } from './messages.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';
 import { controlKinds, type CustomResource, isBeingDeleted, type NamespacedKind, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 import type { Outcome, ReconcileContext } from './runtime/controller.ts';
 import type { EventRecorder, Happening } from './runtime/events.ts';
+import type { Turns } from './runtime/turns.ts';
 import type { SecretAccess } from './secret-access.ts';
 import type { StatusWriter } from './status-writer.ts';
 
@@ -32,6 +33,8 @@ export interface Environment {
   secretAccess: SecretAccess;
   /** The operator's own namespace. */
   ownNamespace: string;
+  /** Of huge resources, by namespace: each takes much memory while it is applied. */
+  turns: Turns;
   clock: Clock;
 }
 
@@ -90,15 +93,21 @@ export class Reconciler<K extends NamespacedKind> {
 
   /** Applies one resource to the data plane and updates its status. */
   async reconcile(key: ObjectKey, context: ReconcileContext): Promise<Outcome> {
-    const { client, cluster, statuses, dataPlane } = this.environment;
-    let object = cluster.get(this.kind.kind, key);
+    const { client, cluster, statuses, turns } = this.environment;
+    const object = cluster.get(this.kind.kind, key);
     if (!object) return {};
     const staleMilliseconds = statuses.staleFor(object);
     if (staleMilliseconds !== undefined) return { requeueAfterMilliseconds: staleMilliseconds };
-    if (isPart(object)) {
-      object = await client.find<ObjectOf[K]>(customResources[this.kind.kind], key.namespace, key.name);
-      if (!object) return {};
-    }
+    if (!isPart(object)) return this.reconcileWhole(object, key, context);
+    const whole = async (): Promise<Outcome> => {
+      const found = await client.find<ObjectOf[K]>(customResources[this.kind.kind], key.namespace, key.name);
+      return found ? this.reconcileWhole(found, key, context) : {};
+    };
+    return isHuge(object) ? turns.run(key.namespace, whole) : whole();
+  }
+
+  private async reconcileWhole(object: ObjectOf[K], key: ObjectKey, context: ReconcileContext): Promise<Outcome> {
+    const { client, cluster, statuses, dataPlane } = this.environment;
     if (isBeingDeleted(object)) return this.remove(object);
     // Nothing new is applied in a terminating namespace; an unknown one will be reported by the watch.
     if (cluster.isTerminating(key.namespace)) return {};

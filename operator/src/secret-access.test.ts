@@ -1,9 +1,10 @@
 import { apiVersion, type Tenant } from '@kellet/crds';
-import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
+import { KubernetesClient, KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
 import { expect } from 'chai';
+import { ReplayServer } from '../../kubernetes/src/testing/replay-server.ts';
 import type { Namespace } from './resources.ts';
 import { TestClock } from './runtime/testing/test-clock.ts';
-import { SecretAccess, toSubject } from './secret-access.ts';
+import { findSecret, SecretAccess, toSubject } from './secret-access.ts';
 
 describe('toSubject', () => {
   it('distinguishes service accounts from users', () => {
@@ -75,5 +76,24 @@ describe('SecretAccess', () => {
       await access.ensure(tenant, namespace);
       expect(calls, String(code)).to.deep.equal(want);
     }
+  });
+});
+
+describe('findSecret', () => {
+  const find = async (text: string) => {
+    const server = new ReplayServer([{ body: JSON.stringify({ metadata: { name: 'keys' }, data: { key: text } }) }]);
+    const client = new KubernetesClient({ config: await server.start(), userAgent: 'test' });
+    try {
+      return await findSecret(client, 'ns', 'keys');
+    } finally {
+      await client.close();
+      await server.stop();
+    }
+  };
+
+  it('reads none that is larger than any that is needed', async () => {
+    const text = 'x'.repeat(1000);
+    expect(await find(text)).to.deep.equal({ metadata: { name: 'keys' }, data: { key: text } });
+    expect(await find('x'.repeat(200_000))).to.equal('tooLarge');
   });
 });

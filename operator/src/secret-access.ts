@@ -4,8 +4,8 @@
 // RBAC: rolebindings with the ClusterRole's name: create, patch; the ClusterRole itself: bind. Every authenticated
 // caller may create SelfSubjectReviews and SelfSubjectAccessReviews.
 import { apiVersion, createdByLabel, operatorFieldManager, type Tenant } from '@kellet/crds';
-import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
-import type { Namespace } from './resources.ts';
+import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor, secrets } from '@kellet/kubernetes';
+import type { Namespace, Secret } from './resources.ts';
 import { type Clock, sleep } from './runtime/clock.ts';
 
 const roleBindings = resourceFor('rbac.authorization.k8s.io/v1', 'RoleBinding');
@@ -52,6 +52,26 @@ function toRoleBinding(tenant: Tenant, namespace: string, role: string, subject:
   };
   return binding;
 }
+
+/** Bytes of a Secret that is read, at most: a key or a password needs few, and many at once would take much memory. */
+const secretBytes = 128 * 1024;
+
+/** Reads a Secret. Returns undefined if it does not exist, and `tooLarge` if it is larger than any that is needed. */
+export async function findSecret(
+  client: Pick<KubernetesClient, 'find'>,
+  namespace: string,
+  name: string,
+): Promise<Secret | 'tooLarge' | undefined> {
+  try {
+    return await client.find<Secret>(secrets, namespace, name, undefined, secretBytes);
+  } catch (error) {
+    if (failureOf(error) === 'tooLarge') return 'tooLarge';
+    throw error;
+  }
+}
+
+/** The problem of such a Secret, behind its name. */
+export const secretTooLarge = `is larger than ${secretBytes / 1024} KiB`;
 
 /** Grants the operator its permissions in tenants' namespaces. */
 export class SecretAccess {

@@ -2,6 +2,7 @@ import {
   apiVersion,
   type Condition,
   type DeviceProfile,
+  finalizer,
   type OtaPackage,
   type OtaRollout,
   type ProvisioningTemplate,
@@ -75,6 +76,10 @@ function cluster(...objects: CustomResource[]): Parameters<typeof dependentsOf>[
       for (const object of objects)
         if (object.kind === kind && object.metadata.namespace === namespace) yield object as never;
     },
+    firstRollouts: (_namespace, profile) =>
+      objects.filter(
+        (object): object is OtaRollout => object.kind === 'OtaRollout' && object.spec.targetProfileRef.name === profile,
+      ),
   };
 }
 
@@ -113,7 +118,8 @@ describe('dependentsOf', () => {
       'a rollout that blocks a deletion is deleted',
       [
         makeRollout('running', true),
-        makePackage('package', true, { deletionTimestamp: 't' }),
+        makePackage('package', true, { deletionTimestamp: 't', finalizers: [finalizer] }),
+        makePackage('held by another', true, { deletionTimestamp: 't', finalizers: ['another.dev/hold'] }),
         makePackage('back', true),
       ],
       { type: 'deleted', object: makeRollout('done', true, 'Active') },
@@ -121,7 +127,7 @@ describe('dependentsOf', () => {
     ],
     [
       'a template that blocks a deletion is deleted',
-      [makeProfile(true, { deletionTimestamp: 't' })],
+      [makeProfile(true, { deletionTimestamp: 't', finalizers: [finalizer] })],
       { type: 'deleted', object: makeTemplate(true) },
       ['ns/profile'],
     ],

@@ -3,6 +3,7 @@ import type { Kind, OtaRollout } from '@kellet/crds';
 import { keyOf, keyText } from '@kellet/kubernetes';
 import type { Cluster } from './cluster.ts';
 import { findCondition, isTrue } from './conditions.ts';
+import { isHeld } from './finalizers.ts';
 import { type CustomResource, isBeingDeleted } from './resources.ts';
 import type { Change } from './runtime/reflector.ts';
 
@@ -28,9 +29,12 @@ export function concernsItself(
 
 /**
  * Returns the resources that a change of another one affects: those waiting for a reference when it appears or becomes
- * ready, those whose deletion was blocked when one of their users is deleted, and waiting rollouts when another one ends.
+ * ready, those whose deletion was blocked when one of their users is deleted, and the rollout that is next when another one ends.
  */
-export function dependentsOf(cluster: Pick<Cluster, 'inNamespace'>, change: Change<CustomResource>): Target[] {
+export function dependentsOf(
+  cluster: Pick<Cluster, 'inNamespace' | 'firstRollouts'>,
+  change: Change<CustomResource>,
+): Target[] {
   const { object } = change;
   const targets: Target[] = [];
   const add = (kind: Kind, found: CustomResource): void => void targets.push({ kind, key: keyText(keyOf(found)) });
@@ -49,13 +53,16 @@ export function dependentsOf(cluster: Pick<Cluster, 'inNamespace'>, change: Chan
     }
   }
   if (object.kind === 'OtaRollout' && (gone || endedNow(change))) {
-    for (const rollout of cluster.inNamespace('OtaRollout', namespace)) {
+    for (const rollout of cluster.firstRollouts(namespace, object.spec.targetProfileRef.name)) {
       if (findCondition(rollout, 'Accepted')?.status === 'False') add('OtaRollout', rollout);
     }
   }
   if (gone || endedNow(change)) {
     for (const kind of ['DeviceProfile', 'OtaPackage'] as const) {
-      for (const referent of cluster.inNamespace(kind, namespace)) if (isBeingDeleted(referent)) add(kind, referent);
+      for (const referent of cluster.inNamespace(kind, namespace)) {
+        // Nothing is to be done for one that only others hold.
+        if (isBeingDeleted(referent) && isHeld(referent)) add(kind, referent);
+      }
     }
   }
   return targets;

@@ -53,13 +53,14 @@ describe('the status of a package', () => {
 describe('the credentials of a private source', () => {
   const type = 'kellet.dev/artifact-credentials';
   const encode = (bytes: string | Buffer) => Buffer.from(bytes).toString('base64');
-  const cases: [what: string, Partial<Secret> | undefined, expected: object][] = [
+  const cases: [what: string, Partial<Secret> | 'tooLarge' | undefined, expected: object][] = [
     [
       'a Secret',
       { type, data: { token: encode('t\n'), prefix: encode('p') } },
       { values: { token: 't', prefix: 'p' } },
     ],
     ['no Secret', undefined, { reason: 'SecretNotFound', message: 'Secret keys does not exist' }],
+    ['a large one', 'tooLarge', { reason: 'SecretUnusable', message: 'Secret keys is larger than 128 KiB' }],
     [
       'a Secret for something else, such as a provision key',
       { type: 'Opaque', data: { token: encode('t') } },
@@ -73,7 +74,7 @@ describe('the credentials of a private source', () => {
   ];
   for (const [what, secret, expected] of cases) {
     it(`are read from ${what}`, () => {
-      const read = readCredentials('keys', secret as Secret | undefined);
+      const read = readCredentials('keys', secret as Secret | 'tooLarge' | undefined);
       expect('missing' in read ? read.missing : read).to.deep.include(expected);
     });
   }

@@ -4,11 +4,11 @@
 // RBAC: secrets: get, in the tenant's namespace (secret-access.ts).
 import { isUtf8 } from 'node:buffer';
 import { artifactCredentialsType, type OtaPackage } from '@kellet/crds';
-import { secrets } from '@kellet/kubernetes';
 import type { OtaPackageObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, type Finding, holds, isTrue, unknown, withReady } from '../conditions.ts';
 import type { Environment, KindReconciler, Preparation } from '../reconciler.ts';
 import type { Secret } from '../resources.ts';
+import { findSecret, secretTooLarge } from '../secret-access.ts';
 
 /** Interval at which a pending artifact is polled, as a fallback for the data plane's notification. */
 const fetchRetryMilliseconds = 30_000;
@@ -43,12 +43,13 @@ const missingRetryMilliseconds = 3000;
 /** Returns the values of a Secret with credentials, without the newline that editors add, or what is wrong with it. */
 export function readCredentials(
   name: string,
-  secret: Secret | undefined,
+  secret: Secret | 'tooLarge' | undefined,
 ): { values: Record<string, string> } | { missing: Finding } {
   const missing = (reason: string, problem: string) => ({
     missing: fails('Verified', reason, `Secret ${name} ${problem}`),
   });
   if (!secret) return missing('SecretNotFound', 'does not exist');
+  if (secret === 'tooLarge') return missing('SecretUnusable', secretTooLarge);
   if (secret.type !== artifactCredentialsType) {
     return missing('SecretUnusable', `must be of type ${artifactCredentialsType}`);
   }
@@ -77,7 +78,7 @@ export class OtaPackageReconciler implements KindReconciler<'OtaPackage'> {
     const { client, cluster, secretAccess } = this.environment;
     const namespace = cluster.namespace(object.metadata.namespace ?? '')!;
     await secretAccess.ensure(cluster.get('Tenant', { namespace: '', name: tenantId })!, namespace);
-    const secret = await secretAccess.using(namespace, client.find<Secret>(secrets, namespace.metadata.name, name));
+    const secret = await secretAccess.using(namespace, findSecret(client, namespace.metadata.name, name));
     const credentials = readCredentials(name, secret);
     if ('values' in credentials) {
       return { spec: { ...object.spec, artifactCredentials: credentials.values }, findings: [] };

@@ -162,7 +162,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     const { cluster } = this.environment;
     const { namespace = '' } = rollout.metadata;
     const typeOf = (name: string): string | undefined => cluster.get('OtaPackage', { namespace, name })?.spec.type;
-    const others = cluster.unfinishedRollouts(namespace, rollout.spec.targetProfileRef.name);
+    const others = cluster.firstRollouts(namespace, rollout.spec.targetProfileRef.name);
     const ahead = rolloutAhead(rollout, others, typeOf);
     if (!ahead) return { spec: rollout.spec, findings: [] };
     const message = `waiting for OtaRollout ${ahead.metadata.name}: only one rollout per profile and package type can run at a time`;

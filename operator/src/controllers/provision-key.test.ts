@@ -1,8 +1,9 @@
 import { apiVersion, type ProvisioningTemplate, rotateKeyAnnotation, sealedKeyAnnotation } from '@kellet/crds';
+import { KubernetesError } from '@kellet/kubernetes';
 import { expect } from 'chai';
 import { holds } from '../conditions.ts';
 import type { Secret } from '../resources.ts';
-import { decideMint, type MintDecision, mintedSecret, readKey } from './provision-key.ts';
+import { decideMint, type MintDecision, mintedSecret, readKey, resolveProvisionKey } from './provision-key.ts';
 
 function makeTemplate(rotation?: string, sealed?: string): ProvisioningTemplate {
   const annotations = {
@@ -92,5 +93,29 @@ describe('readKey', () => {
     ['nothing', Buffer.alloc(0), 'KeyTooShort'],
   ] as const) {
     it(`rejects ${what}`, () => expect(read(bytes)).to.have.nested.property('missing.reason', reason));
+  }
+});
+
+describe('resolveProvisionKey', () => {
+  for (const [what, keySecretRef] of [
+    ['its own', undefined],
+    ['the one it refers to', { name: 'sensors-provision-key' }],
+  ] as const) {
+    it(`reports a Secret that is too large: ${what}`, async () => {
+      const client = {
+        find: () => Promise.reject(new KubernetesError(0, { message: 'large' }, { failure: 'tooLarge' })),
+      } as never;
+      const template = makeTemplate();
+      if (keySecretRef) template.spec.keySecretRef = keySecretRef;
+      const key = await resolveProvisionKey(
+        client,
+        template,
+        'acme',
+        () => '',
+        () => undefined,
+      );
+      const message = 'Secret sensors-provision-key is larger than 128 KiB';
+      expect(key).to.deep.nested.include({ 'missing.reason': 'SecretUnusable', 'missing.message': message });
+    });
   }
 });

@@ -17,6 +17,7 @@ import {
 import { type KubernetesClient, secrets } from '@kellet/kubernetes';
 import { fails, type Finding, holds } from '../conditions.ts';
 import type { Secret } from '../resources.ts';
+import { findSecret, secretTooLarge } from '../secret-access.ts';
 
 /** Hash and binding of a key and the Secret that contains it; or the problem, with the delay until the next attempt. */
 export type ProvisionKey =
@@ -91,11 +92,12 @@ export async function resolveProvisionKey(
   }
   const { namespace = '', name } = template.metadata;
   if (keySecretRef) {
-    const secret = await client.find<Secret>(secrets, namespace, keySecretRef.name);
+    const secret = await findSecret(client, namespace, keySecretRef.name);
     return readReferenced(tenantId, secret, keySecretRef.name, keySecretRef.key ?? provisionKeyDataKey);
   }
   const secretName = provisionKeySecretName(name);
-  const found = await client.find<Secret>(secrets, namespace, secretName);
+  const found = await findSecret(client, namespace, secretName);
+  if (found === 'tooLarge') return tooLarge(secretName);
   const decision = decideMint(template, found);
   if (decision === 'conflict') {
     const message = `Secret ${secretName} exists but is not owned by this template`;
@@ -128,7 +130,18 @@ export function readKey(tenantId: string, secretName: string, encoded: string, f
   return { sha256: hash(key), binding: provisionKeyBinding(tenantId, key), secretName, finding };
 }
 
-function readReferenced(tenantId: string, secret: Secret | undefined, name: string, dataKey: string): ProvisionKey {
+const tooLarge = (name: string): ProvisionKey => ({
+  missing: fails('KeyIssued', 'SecretUnusable', `Secret ${name} ${secretTooLarge}`),
+  retryMilliseconds: missingRetryMilliseconds,
+});
+
+function readReferenced(
+  tenantId: string,
+  secret: Secret | 'tooLarge' | undefined,
+  name: string,
+  dataKey: string,
+): ProvisionKey {
+  if (secret === 'tooLarge') return tooLarge(name);
   const missing = (reason: string, message: string): ProvisionKey => ({
     missing: fails('KeyIssued', reason, message),
     retryMilliseconds: missingRetryMilliseconds,

@@ -26,6 +26,31 @@ export function rolloutAhead(
   return ahead;
 }
 
+/** Returns the rollouts of one profile that the others of their package type have to wait for, if they do for any. */
+export function firstOfTypes(
+  rollouts: Iterable<OtaRollout>,
+  typeOf: (packageName: string) => string | undefined,
+): Iterable<OtaRollout> {
+  const first = new Map<string, OtaRollout>();
+  for (const rollout of rollouts) {
+    const type = typeOf(rollout.spec.packageRef.name);
+    if (type === undefined || isBeingDeleted(rollout)) continue;
+    const other = first.get(type);
+    if (!other || hasBegun(rollout) || (!hasBegun(other) && isOlder(rollout, other))) first.set(type, rollout);
+  }
+  return first.values();
+}
+
+/** Returns the text of what the precedence of a rollout depends on. */
+export const precedenceOf = (rollout: OtaRollout): string =>
+  JSON.stringify([
+    rollout.spec.targetProfileRef.name,
+    rollout.spec.packageRef.name,
+    rollout.status?.phase === 'Completed',
+    hasBegun(rollout),
+    isBeingDeleted(rollout),
+  ]);
+
 /** Reports whether the data plane has accepted the rollout. */
 function hasBegun(rollout: OtaRollout): boolean {
   return rollout.status?.phase !== undefined && isTrue(rollout, 'Accepted');

@@ -5,6 +5,7 @@ import { apiVersion, createdByApi, createdByLabel, type Tenant } from '@kellet/c
 import { failureOf, type KubernetesClient, secrets } from '@kellet/kubernetes';
 import { fails, type Finding, holds, isTrue } from '../conditions.ts';
 import type { Secret } from '../resources.ts';
+import { findSecret, secretTooLarge } from '../secret-access.ts';
 
 /** A password (empty if the account keeps its own or there is no account), or the problem. */
 export type AdminPassword = { password: string; finding: Finding } | { missing: Finding; retryMilliseconds: number };
@@ -65,13 +66,14 @@ export async function resolveAdminPassword(
   if (at === namespaces.tenant) await ensureAccess();
   const dataKey = source.from === 'generated' ? generatedDataKey : (reference!.key ?? generatedDataKey);
   const where = `Secret ${at}/${name}`;
-  let secret = await client.find<Secret>(secrets, at, name);
+  let secret = await findSecret(client, at, name);
   if (!secret && isTrue(tenant, 'Synced')) {
     const message = `${where} no longer exists; the administrator's account keeps its password`;
     return { password: '', finding: holds('ReferencesResolved', 'SecretGone', message) };
   }
   if (!secret && source.from === 'generated') secret = await generate(client, tenant, at, name, newPassword());
   if (!secret) return missing('SecretNotFound', `${where} does not exist`);
+  if (secret === 'tooLarge') return missing('SecretUnusable', `${where} ${secretTooLarge}`);
   const encoded = secret.data?.[dataKey];
   if (!encoded) return missing('SecretKeyNotFound', `${where} has no data key ${dataKey}`);
   const password = Buffer.from(encoded, 'base64')
@@ -93,7 +95,7 @@ async function generate(
   namespace: string,
   name: string,
   password: string,
-): Promise<Secret | undefined> {
+): Promise<Secret | 'tooLarge' | undefined> {
   const { name: tenantName, uid = '' } = tenant.metadata;
   const secret: Secret = {
     apiVersion: 'v1',
@@ -112,7 +114,7 @@ async function generate(
   try {
     return await client.create<Secret>(secrets, secret);
   } catch (error) {
-    if (failureOf(error) === 'alreadyExists') return client.find<Secret>(secrets, namespace, name);
+    if (failureOf(error) === 'alreadyExists') return findSecret(client, namespace, name);
     throw error;
   }
 }

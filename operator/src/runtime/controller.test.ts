@@ -54,6 +54,7 @@ describe('Controller', () => {
     controller.queue.add('ns/bad');
     controller.queue.add('ns/good');
     await clock.advance(0);
+    await clock.advance(0);
     expect(calls).to.deep.equal(['ns/bad', 'ns/good']);
     await clock.advance(5);
     await clock.advance(10);
@@ -106,6 +107,42 @@ describe('Controller', () => {
     while (controller.queue.length > 0) await clock.advance(1);
     expect(most).to.equal(3);
     expect(await metrics.registry.metrics()).to.match(/max_concurrent_reconciles\{controller="test"\} 3/);
+    stop.abort();
+    await controller.stopped();
+  });
+
+  it('leaves workers for other namespaces, however long the reconciles of one take', async () => {
+    const reconciled: string[] = [];
+    const ending = Promise.withResolvers<void>();
+    const { controller, stop } = makeController(async ({ namespace, name }) => {
+      reconciled.push(`${namespace}/${name}`);
+      if (namespace === 'slow') await ending.promise;
+      return {};
+    }, 8);
+    for (let index = 0; index < 20; index += 1) controller.queue.add(`slow/${index}`);
+    await settle();
+    for (const name of ['a', 'b', 'c']) controller.queue.add(`quick/${name}`);
+    await settle();
+    await settle();
+    expect(reconciled.slice(-3)).to.have.members(['quick/a', 'quick/b', 'quick/c']);
+    expect(reconciled.filter((key) => key.startsWith('slow/'))).to.have.length(6);
+    ending.resolve();
+    while (controller.queue.length > 0) await settle();
+    expect(reconciled).to.have.length(23);
+    stop.abort();
+    await controller.stopped();
+  });
+
+  it('lets other things happen between reconciles that wait for nothing', async () => {
+    let reconciled = 0;
+    const { controller, stop } = makeController(async () => {
+      reconciled += 1;
+      return {};
+    }, 8);
+    for (let index = 0; index < 1000; index += 1) controller.queue.add(`ns/${index}`);
+    await settle();
+    expect(reconciled).to.be.below(20);
+    while (controller.queue.length > 0) await settle();
     stop.abort();
     await controller.stopped();
   });

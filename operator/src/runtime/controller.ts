@@ -1,5 +1,6 @@
 // Reconciles keys from a queue concurrently, and handles results and failures.
 import { randomUUID } from 'node:crypto';
+import { setImmediate } from 'node:timers/promises';
 import { failureOf, type ObjectKey, parseKey } from '@kellet/kubernetes';
 import type { Clock } from './clock.ts';
 import type { Logger } from './logger.ts';
@@ -65,6 +66,9 @@ export interface ControllerOptions {
   concurrency?: number;
 }
 
+/** Workers that a namespace leaves to the others, however many resources it has and however long each takes. */
+const workersOfOthers = 2;
+
 /** A queue of keys with workers. */
 export class Controller {
   readonly name: string;
@@ -75,7 +79,9 @@ export class Controller {
   constructor(options: ControllerOptions) {
     this.name = options.name;
     this.options = { concurrency: 4, ...options };
-    this.queue = new WorkQueue({ name: options.name, clock: options.clock, metrics: options.metrics });
+    const { name, clock, metrics } = options;
+    const perNamespace = Math.max(1, this.options.concurrency - workersOfOthers);
+    this.queue = new WorkQueue({ name, clock, metrics, perNamespace });
     options.metrics.maxConcurrentReconciles.set({ controller: options.name }, this.options.concurrency);
     for (const result of ['success', 'error', 'requeue', 'requeue_after'] satisfies ReconcileResult[]) {
       options.metrics.reconciles.inc({ controller: options.name, result }, 0);
@@ -97,6 +103,8 @@ export class Controller {
   private async work(signal: AbortSignal): Promise<void> {
     for (let key = await this.queue.get(); key !== undefined; key = await this.queue.get()) {
       await this.process(key, signal);
+      // Reconciles that wait for nothing would let nothing else happen until the queue is empty.
+      await setImmediate();
     }
   }
 

@@ -1,3 +1,5 @@
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
 import { expect } from 'chai';
 import { EventRecorder } from './events.ts';
@@ -5,13 +7,18 @@ import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import { TestClock } from './testing/test-clock.ts';
 
+setFlagsFromString('--expose-gc');
+const collectGarbage = runInNewContext('gc') as () => void;
+
 function makeRecorder(options: { pending?: number; remembered?: number } = {}) {
   const clock = new TestClock();
   const created: (KubernetesObject & { count: number; reason: string })[] = [];
   const patched: { name: string; count: number }[] = [];
   const forgotten = new Set<string>();
+  const beforeCreate: { wait?: Promise<void> } = {};
   const client = {
     async create<T extends KubernetesObject>(_resource: Resource, object: T): Promise<T> {
+      await beforeCreate.wait;
       created.push(object as unknown as (typeof created)[number]);
       return object;
     },
@@ -30,7 +37,7 @@ function makeRecorder(options: { pending?: number; remembered?: number } = {}) {
     instance: 'test',
     ...options,
   });
-  return { clock, created, patched, forgotten, recorder };
+  return { clock, created, patched, forgotten, beforeCreate, recorder };
 }
 
 const object = (uid: string, namespace?: string): KubernetesObject => ({
@@ -50,6 +57,25 @@ describe('EventRecorder', () => {
     expect(created).to.have.length(3);
     expect(patched.map((patch) => patch.count)).to.deep.equal([2, 3]);
     expect(created[0]!.metadata.namespace).to.equal('ns');
+  });
+
+  it('holds no object while its events wait, because it may be large', async () => {
+    const { recorder, created, beforeCreate } = makeRecorder();
+    const recordOne = (uid: string): WeakRef<object> => {
+      const recorded = object(uid, 'ns');
+      recorder.record(recorded, paused);
+      return new WeakRef(recorded);
+    };
+    const writing = Promise.withResolvers<void>();
+    beforeCreate.wait = writing.promise;
+    recordOne('0');
+    const waiting = recordOne('1');
+    await new Promise((resolve) => setTimeout(resolve, 0));
+    collectGarbage();
+    expect(waiting.deref()).to.equal(undefined);
+    writing.resolve();
+    await recorder.flush();
+    expect(created.map(({ metadata }) => metadata.name.split('.')[0])).to.deep.equal(['rollout-0', 'rollout-1']);
   });
 
   it('creates an event again after the server has deleted it', async () => {

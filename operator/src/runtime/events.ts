@@ -56,6 +56,7 @@ interface Known {
 }
 
 interface Queued {
+  /** Only what an Event tells of it: it may be large. */
   object: KubernetesObject;
   happening: Happening;
   at: number;
@@ -80,7 +81,8 @@ export class EventRecorder {
   /** Queues an event about an object. Never throws and never waits. */
   record(object: KubernetesObject, happening: Happening): void {
     const { metrics, pending, clock } = this.options;
-    const { namespace = '', uid = '' } = object.metadata;
+    const { apiVersion, kind } = object;
+    const { namespace = '', uid = '', name, resourceVersion } = object.metadata;
     const line = this.lines.get(namespace) ?? [];
     const isFull = this.waiting >= pending || line.length >= Math.ceil(pending / 4);
     if (isFull || !this.allow(uid)) {
@@ -88,7 +90,8 @@ export class EventRecorder {
       return;
     }
     this.waiting += 1;
-    line.push({ object, happening, at: clock.now() });
+    const metadata = { name, namespace, uid, ...(resourceVersion !== undefined && { resourceVersion }) };
+    line.push({ object: { apiVersion, kind, metadata }, happening, at: clock.now() });
     this.lines.set(namespace, line);
     this.writing ??= this.writeAll();
   }

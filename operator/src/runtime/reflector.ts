@@ -20,6 +20,7 @@ import { Backoff, type BackoffBounds } from './backoff.ts';
 import { type Clock, sleep } from './clock.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
+import type { Turns } from './turns.ts';
 
 /** A change of a cached object. `previous` is the previous state. */
 export type Change<T> =
@@ -39,6 +40,8 @@ export interface ReflectorOptions<T> {
   pageSize?: number;
   /** Bytes of a page (default 4 MiB): where objects are large, pages have fewer. */
   pageBytes?: number;
+  /** Of those that list: others wait until a list is complete or has failed. */
+  turns?: Turns;
   /** Returns what is kept of an object (default: all). */
   keep?: (object: T) => T;
   /** Minimum duration of a watch in seconds; the client requests one to two times as long (default 300). */
@@ -97,7 +100,7 @@ export class Reflector<T extends KubernetesObject> {
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       try {
-        if (this.resourceVersion === undefined) await this.list(signal);
+        if (this.resourceVersion === undefined) await this.listInTurn(signal);
         await this.watch(signal);
       } catch (error) {
         if (signal.aborted) return;
@@ -125,6 +128,11 @@ export class Reflector<T extends KubernetesObject> {
       'lost the watch: reconnecting',
     );
     await sleep(clock, delay, signal);
+  }
+
+  private listInTurn(signal: AbortSignal): Promise<void> {
+    const { turns, resource } = this.options;
+    return turns ? turns.run(resource.plural, () => this.list(signal)) : this.list(signal);
   }
 
   private async list(signal: AbortSignal): Promise<void> {

@@ -1,11 +1,11 @@
 import { expect } from 'chai';
 import { createMetrics } from './metrics.ts';
-import { TestClock } from './testing/test-clock.ts';
-import { failureDelay, WorkQueue } from './work-queue.ts';
+import { settle, TestClock } from './testing/test-clock.ts';
+import { failureDelay, WorkQueue, type WorkQueueOptions } from './work-queue.ts';
 
-function makeQueue(): { clock: TestClock; queue: WorkQueue } {
+function makeQueue(options: Partial<WorkQueueOptions> = {}): { clock: TestClock; queue: WorkQueue } {
   const clock = new TestClock();
-  return { clock, queue: new WorkQueue({ name: 'test', clock, metrics: createMetrics() }) };
+  return { clock, queue: new WorkQueue({ name: 'test', clock, metrics: createMetrics(), ...options }) };
 }
 
 describe('failureDelay', () => {
@@ -52,6 +52,27 @@ describe('WorkQueue', () => {
       queue.done(key);
     }
     expect(handedOut).to.deep.equal(['quiet/a', 'loud/a', 'quiet/b', 'loud/a', 'quiet/c', 'loud/a']);
+  });
+
+  it('hands out so many keys of a namespace at a time, and the next when one is done', async () => {
+    const { queue } = makeQueue({ perNamespace: 2 });
+    for (const key of ['loud/a', 'loud/b', 'loud/c', '/tenant', '/other', '/third']) queue.add(key);
+    const handedOut: (string | undefined)[] = [];
+    const worker = async (): Promise<void> => void handedOut.push(await queue.get());
+    for (let index = 0; index < 7; index += 1) void worker();
+    await settle();
+    expect(handedOut).to.deep.equal(['loud/a', '/tenant', 'loud/b', '/other', '/third']);
+    expect(queue.length).to.equal(1);
+    queue.add('loud/d');
+    queue.add('loud/a');
+    queue.add('quiet/a');
+    await settle();
+    expect(handedOut.slice(5)).to.deep.equal(['quiet/a']);
+    for (const key of ['/tenant', 'quiet/a', 'loud/a']) queue.done(key);
+    await settle();
+    expect(handedOut.slice(6)).to.deep.equal(['loud/c']);
+    for (const key of ['loud/b', 'loud/c']) queue.done(key);
+    expect([await queue.get(), await queue.get(), queue.length]).to.deep.equal(['loud/d', 'loud/a', 0]);
   });
 
   it('hands a key to one worker at a time, and again if it was added in the meantime', async () => {

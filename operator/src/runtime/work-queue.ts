@@ -1,6 +1,7 @@
 // A work queue of keys. A key is queued once however often it is added, and processed by one worker at a time; a key
 // added while it is being processed is queued again afterwards. Failing keys are retried with exponential backoff. Namespaces take
-// turns, so that those who change many resources at once, or some all the time, keep no one else waiting.
+// turns, and none has all the workers, so that those who change many resources at once, or some all the time, or some that take
+// long, keep no one else waiting.
 import type { Clock } from './clock.ts';
 import type { Metrics } from './metrics.ts';
 
@@ -17,6 +18,8 @@ export interface WorkQueueOptions {
   firstDelay?: number;
   /** Longest delay in milliseconds (default 1 000 000). */
   maxDelay?: number;
+  /** Keys of a namespace that are processed at a time, at most (default: any number). Resources of the cluster have no limit. */
+  perNamespace?: number;
 }
 
 /** Returns the milliseconds to wait after a number of consecutive failures. */
@@ -45,13 +48,17 @@ export class WorkQueue {
   private readonly waiters: ((key: string | undefined) => void)[] = [];
   /** Queued keys by namespace. */
   private readonly lines = new Map<string, Line>();
+  /** Those of namespaces of which as many keys are being processed as may be. */
+  private readonly heldLines = new Map<string, Line>();
+  /** Number of keys that are being processed, by namespace. */
+  private readonly running = new Map<string, number>();
   /** Goes round the namespaces. */
   private turns = this.lines.entries();
   private queued = 0;
   private closed = false;
 
   constructor(options: WorkQueueOptions) {
-    this.options = { firstDelay: 5, maxDelay: 1_000_000, ...options };
+    this.options = { firstDelay: 5, maxDelay: 1_000_000, perNamespace: Infinity, ...options };
   }
 
   /** Number of queued keys. */
@@ -106,7 +113,7 @@ export class WorkQueue {
 
   /** Waits for a key to process; the caller must call `done` for it. Returns undefined once the queue is closed. */
   async get(): Promise<string | undefined> {
-    if (this.length > 0 && !this.closed) return this.take();
+    if (this.lines.size > 0 && !this.closed) return this.take();
     if (this.closed) return undefined;
     return new Promise((resolve) => this.waiters.push(resolve));
   }
@@ -118,6 +125,7 @@ export class WorkQueue {
     if (since === undefined) return;
     metrics.workSeconds.observe({ name }, (clock.monotonic() - since) / 1000);
     this.processing.delete(key);
+    this.leave(namespaceOf(key));
     if (this.dirty.has(key) && !this.closed) this.enqueue(key);
   }
 
@@ -131,16 +139,36 @@ export class WorkQueue {
 
   private enqueue(key: string): void {
     const namespace = namespaceOf(key);
-    const line = this.lines.get(namespace);
+    const line = this.lines.get(namespace) ?? this.heldLines.get(namespace);
     if (line) line.keys.add(key);
     else {
       const keys = new Set([key]);
-      this.lines.set(namespace, { keys, next: keys.values() });
+      this.putLine(namespace, { keys, next: keys.values() });
     }
     this.queued += 1;
-    const waiter = this.waiters.shift();
-    if (waiter) waiter(this.take());
+    this.wake();
     this.measureDepth();
+  }
+
+  private putLine(namespace: string, line: Line): void {
+    const isFull = namespace !== '' && (this.running.get(namespace) ?? 0) >= this.options.perNamespace;
+    (isFull ? this.heldLines : this.lines).set(namespace, line);
+  }
+
+  /** A key of the namespace is no longer being processed. */
+  private leave(namespace: string): void {
+    const left = this.running.get(namespace)! - 1;
+    if (left > 0) this.running.set(namespace, left);
+    else this.running.delete(namespace);
+    const line = this.heldLines.get(namespace);
+    if (!line) return;
+    this.heldLines.delete(namespace);
+    this.putLine(namespace, line);
+    this.wake();
+  }
+
+  private wake(): void {
+    if (this.lines.size > 0) this.waiters.shift()?.(this.take());
   }
 
   private take(): string {
@@ -154,8 +182,9 @@ export class WorkQueue {
     const key = line.next.next().value as string;
     line.keys.delete(key);
     this.lines.delete(namespace);
+    this.running.set(namespace, (this.running.get(namespace) ?? 0) + 1);
     // Behind the others, like one that comes again: the round would not end while one does.
-    if (line.keys.size > 0) this.lines.set(namespace, line);
+    if (line.keys.size > 0) this.putLine(namespace, line);
     this.queued -= 1;
     const now = clock.monotonic();
     metrics.queueSeconds.observe({ name }, (now - (this.dirty.get(key) ?? now)) / 1000);
