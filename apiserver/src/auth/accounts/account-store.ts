@@ -101,6 +101,15 @@ export async function isAccount(tx: Transaction, tenantId: string | null, email:
   return rowCount !== 0;
 }
 
+/** Reports whether a tenant has an administrator who may sign in. */
+export async function hasAdministrator(tx: Transaction, tenantId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `SELECT FROM users WHERE tenant_id = $1 AND role = 'tenant_admin' AND NOT disabled LIMIT 1`,
+    [tenantId],
+  );
+  return rowCount !== 0;
+}
+
 /** A new account. */
 export interface NewUser {
   readonly userId: string;
