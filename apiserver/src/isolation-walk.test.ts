@@ -72,7 +72,7 @@ const idSources: Readonly<Record<string, readonly [table: string, column: string
 /** Calls that end or change the access of their caller: the walk makes them last. */
 const ofCaller = [
   ...['UpdateOwnTenant', 'EnrollTotp', 'ConfirmTotp', 'BeginWebauthnRegistration', 'FinishWebauthnRegistration'],
-  ...['DeleteSession', 'RevokeAllSessions', 'LogoutSso', 'Logout'],
+  ...['ChangePassword', 'DeleteSession', 'RevokeAllSessions', 'LogoutSso', 'Logout'],
 ];
 
 /** Streams over gRPC, each with its own test of what it may name. */

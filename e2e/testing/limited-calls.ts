@@ -56,6 +56,7 @@ export const unlimited: Record<string, object> = {
   ValidateToken: { token: 'x' },
   ListSessions: {},
   RevokeAllSessions: {},
+  ChangePassword: {},
   DeleteSession: { sessionId: randomUUID() },
   GetBundleSchema: {},
   EnrollTotp: {},

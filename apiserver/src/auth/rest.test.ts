@@ -1,4 +1,5 @@
 // Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
+import type { JsonObject } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { createLocalJWKSet, jwtVerify } from 'jose';
 import { Secret, TOTP } from 'otpauth';
@@ -20,6 +21,7 @@ import { hashPassword } from './accounts/passwords.ts';
 import { createAuth } from './service.ts';
 import { insertTenant } from './testing/test-fixtures.ts';
 import { clusterAway, clusterWithoutTenants, MovableClock, testPlatform } from './testing/test-platform.ts';
+import { VirtualAuthenticator } from './testing/virtual-authenticator.ts';
 
 const password = 'correct horse battery';
 
@@ -231,6 +233,24 @@ describe('auth and devices over REST', () => {
     expect((await ask('GET', 'devices', undefined, mfaToken as string)).status, 'the MFA token').to.equal(401);
     const verified = await ask('POST', 'auth/mfa/verify', { mfa_token: mfaToken, code: codeAt(secret, clock.now()) });
     expect((await makeKey(verified.body['access_token'] as string)).status, 'after signing in again').to.equal(200);
+  });
+
+  it('registers a security key and signs in with it', async () => {
+    const { token, email } = await signIn();
+    const key = new VirtualAuthenticator('https://kellet.test');
+    const optionsOf = ({ status, body }: Result): JsonObject => {
+      expect(status, JSON.stringify(body)).to.equal(200);
+      return body['options'] as JsonObject;
+    };
+    const created = key.create(optionsOf(await ask('POST', 'auth/mfa/webauthn/register/begin', {}, token)));
+    const registered = await ask('POST', 'auth/mfa/webauthn/register/finish', { name: 'k', response: created }, token);
+    expect(registered.body['recovery_codes']).to.have.length(10);
+    const first = await ask('POST', 'auth/login', { email, password });
+    expect(first.body['mfa_methods']).to.deep.equal(['webauthn', 'recovery_code']);
+    const mfa = { mfa_token: first.body['mfa_token'] };
+    const response = key.get(optionsOf(await ask('POST', 'auth/mfa/webauthn/login/begin', mfa)));
+    const signedIn = await ask('POST', 'auth/mfa/webauthn/login/finish', { ...mfa, response });
+    expect((await ask('GET', 'devices', undefined, signedIn.body['access_token'] as string)).status).to.equal(200);
   });
 
   it('returns 429 with Retry-After when sign-ins fail too often', async () => {

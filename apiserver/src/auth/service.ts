@@ -46,6 +46,7 @@ import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
 import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
 import { enrollmentHandlers } from './sign-in/enrollment.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
+import { ownPasswordHandlers } from './sign-in/own-password.ts';
 import { type FirstStep, SecondStep } from './sign-in/second-step.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, deleteRevoked, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
@@ -193,6 +194,7 @@ export function createAuth(
       return {};
     },
     ...lockoutHandlers(platform, throttle),
+    ...ownPasswordHandlers(platform, throttle),
     ...groupHandlers(platform, unknownDeviceGroups),
   };
 

@@ -50,6 +50,7 @@ export const requestExamples: Record<string, JsonObject> = {
   SuspendTenant: {},
   UnsuspendTenant: {},
   RevokeAllSessions: { user_id: userId },
+  ChangePassword: { current_password: 'correct horse battery staple', new_password: 'a longer stallion generator' },
   CreateGroup: { name: 'field service', scopes: ['devices:read', 'rpc:write'], user_ids: [userId] },
   UpdateGroup: { scopes: ['devices:read'] },
   AddGroupMembers: { user_ids: [userId] },

@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { create } from '@bufbuild/protobuf';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { findUserId, insertUser } from '../auth/accounts/account-store.ts';
+import { findUserId, hasAdministrator, insertUser } from '../auth/accounts/account-store.ts';
 import { checkNewPassword } from '../auth/accounts/password-policy.ts';
 import { hashPassword } from '../auth/accounts/passwords.ts';
 import type { Config } from '../config/config.ts';
@@ -29,6 +29,8 @@ import {
   tenantIdForm,
 } from './tenant-settings.ts';
 import {
+  appliedOf,
+  type AppliedTenant,
   confirmNamespace,
   defaultsJson,
   deletionOf,
@@ -66,8 +68,8 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   }
 
   /**
-   * Writes the tenant, and creates its administrator if the account is missing; an existing account keeps its password. The spec
-   * states the namespace that the operator has found to be the tenant's; without one, as of a request, the namespace is only planned.
+   * Writes the tenant, and creates its administrator when the manifest begins to name one; an existing account keeps its password,
+   * and one that was deleted stays deleted. The spec states the namespace that the operator has found to be the tenant's; without one, as of a request, the namespace is only planned.
    * An empty one states that the tenant has none now, and nothing else is applied.
    */
   async apply(meta: ObjectMeta, spec: TenantSpec, last?: LastStep): Promise<Applied<Observed>> {
@@ -82,8 +84,8 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       const passwordHash = await this.administratorHash(meta, spec);
       const adminUserId = await this.database.system(async (tx) => {
         await takeUp(tx, 'Tenant', meta);
-        await writeTenant(tx, id, spec.namespace, settings);
-        const userId = await makeAdministrator(tx, id, spec.adminEmail ?? '', passwordHash);
+        const administrator = { email: spec.adminEmail ?? '', passwordHash };
+        const userId = await writeTenant(tx, id, spec.namespace, settings, administrator);
         await last?.(tx);
         return userId;
       });
@@ -129,8 +131,10 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
     if (!/^[^\s@]+@[^\s@]+$/.test(adminEmail)) {
       throw new RefusalError('InvalidSpec', 'adminEmail must be an e-mail address');
     }
-    const existing = await this.database.system((tx) => findUserId(tx, tenantId, adminEmail));
-    if (existing !== undefined) return undefined;
+    const isMissing = await this.database.systemRead(async (tx) =>
+      lacksAdministrator(tx, tenantId, await appliedOf(tx, tenantId), adminEmail),
+    );
+    if (!isMissing) return undefined;
     if (adminPassword === '' && intentId !== '') {
       // Created by a request, which applies the resource itself.
       throw new RefusalError('ReferenceNotReady', 'waiting for the request that creates the tenant');
@@ -174,19 +178,57 @@ async function withdraw(tx: Transaction, meta: ObjectMeta): Promise<void> {
   await withdrawNamespace(tx, meta.tenantId);
 }
 
-async function writeTenant(tx: Transaction, tenantId: string, namespace: string | undefined, settings: TenantSettings) {
+/** The administrator that a manifest names. */
+interface Administrator {
+  /** Empty if there is none. */
+  readonly email: string;
+  /** Undefined if the account need not be created. */
+  readonly passwordHash: string | undefined;
+}
+
+/** Writes what a manifest says, and returns the id of its administrator; empty if there is no such account. */
+async function writeTenant(
+  tx: Transaction,
+  tenantId: string,
+  namespace: string | undefined,
+  settings: TenantSettings,
+  { email, passwordHash }: Administrator,
+): Promise<string> {
   const before = await holdTenant(tx, tenantId, settings.name, namespace ?? `kellet-${tenantId}`);
   if (before.purged_at) {
     throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id cannot be reused`);
   }
   if (before.deleted_at) throw new RefusalError('TenantDeleted', deletedMessage(tenantId, before.purge_at));
   const changed = changedSettings(before.applied, settings);
-  if (Object.keys(changed).length > 0) {
-    await updateTenant(tx, tenantId, changed);
-    await noteApplied(tx, tenantId, settings);
+  if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
+  const isMissing = await lacksAdministrator(tx, tenantId, before.applied, email);
+  if (isMissing && passwordHash !== undefined) {
+    const user = { userId: newId(), tenantId, email, name: '', role: 'tenant_admin', disabled: false } as const;
+    await insertUser(tx, { ...user, passwordHash });
+  }
+  const named = isMissing && passwordHash === undefined ? before.applied.admin_email : email;
+  if (Object.keys(changed).length > 0 || named !== before.applied.admin_email) {
+    await noteApplied(tx, tenantId, { ...settings, ...(named !== undefined && { admin_email: named }) });
   }
   const isConfirmed = before.namespace_confirmed && before.namespace === namespace;
   if (namespace !== undefined && !isConfirmed) await confirmNamespace(tx, tenantId, namespace);
+  return email === '' ? '' : ((await findUserId(tx, tenantId, email)) ?? '');
+}
+
+/**
+ * Reports whether the account of the administrator has to be created: only when the manifest begins to name it. The operator applies
+ * manifests again and again, and somebody whose account was deleted may know the password that they refer to. Manifests that an
+ * earlier release has applied have not begun to, if the tenant has any administrator.
+ */
+async function lacksAdministrator(
+  tx: Transaction,
+  tenantId: string,
+  { admin_email: before }: AppliedTenant['applied'],
+  email: string,
+): Promise<boolean> {
+  if (email === '' || before?.toLowerCase() === email.toLowerCase()) return false;
+  if (before === undefined && (await hasAdministrator(tx, tenantId))) return false;
+  return (await findUserId(tx, tenantId, email)) === undefined;
 }
 
 /** Returns the settings of a manifest that differ from those of the manifest applied last. */
@@ -203,21 +245,6 @@ export function changedSettings(
 const deletedMessage = (tenantId: string, purgeAt: Date | null | undefined): string =>
   `the tenant ${tenantId} is deleted, and its data will be purged at ${purgeAt?.toISOString() ?? 'any time'}; ` +
   `until then POST /api/v1/tenants/${tenantId}/restore undoes this`;
-
-async function makeAdministrator(
-  tx: Transaction,
-  tenantId: string,
-  email: string,
-  passwordHash: string | undefined,
-): Promise<string> {
-  if (email === '') return '';
-  if (passwordHash !== undefined) {
-    const user = { userId: newId(), tenantId, email, name: '', role: 'tenant_admin', disabled: false } as const;
-    const made = await insertUser(tx, { ...user, passwordHash });
-    if (made) return made.user_id;
-  }
-  return (await findUserId(tx, tenantId, email)) ?? '';
-}
 
 function refusalOf(error: unknown): Refusal | undefined {
   if (error instanceof RefusalError) return { reason: error.reason, message: error.message };

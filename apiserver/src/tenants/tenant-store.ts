@@ -85,7 +85,10 @@ export async function listTenants(tx: Transaction, after: string | undefined, li
 
 /** The manifest that its owner has applied last. */
 export interface AppliedTenant {
-  readonly applied: Readonly<Record<string, unknown>>;
+  readonly applied: Readonly<Record<string, unknown>> & {
+    /** The address of the administrator that it names; undefined if it was applied by an earlier release. */
+    readonly admin_email?: string;
+  };
   readonly namespace: string;
   /** Whether the operator has found the namespace to be the tenant's. */
   readonly namespace_confirmed: boolean;
@@ -113,9 +116,18 @@ export async function holdTenant(
   return rows[0]!;
 }
 
+/** Returns the manifest of a tenant that was applied last; empty if there is none. */
+export async function appliedOf(tx: Transaction, tenantId: string): Promise<AppliedTenant['applied']> {
+  const { rows } = await tx.query<Pick<AppliedTenant, 'applied'> & Record<string, unknown>>(
+    'SELECT applied FROM tenants WHERE tenant_id = $1',
+    [tenantId],
+  );
+  return rows[0]?.applied ?? {};
+}
+
 /** Records the manifest that was applied. */
-export async function noteApplied(tx: Transaction, tenantId: string, settings: TenantSettings) {
-  await tx.query('UPDATE tenants SET applied = $2 WHERE tenant_id = $1', [tenantId, JSON.stringify(settings)]);
+export async function noteApplied(tx: Transaction, tenantId: string, applied: AppliedTenant['applied']) {
+  await tx.query('UPDATE tenants SET applied = $2 WHERE tenant_id = $1', [tenantId, JSON.stringify(applied)]);
 }
 
 /** Records the namespace that the operator has found to be the tenant's. */

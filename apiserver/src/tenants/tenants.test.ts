@@ -5,6 +5,7 @@ import { ApplyRequestSchema, Kind, ObjectMetaSchema } from '@kellet/proto/es/kel
 import { AuthService, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
+import { insertUser } from '../auth/accounts/account-store.ts';
 import { mintDeviceKey } from '../auth/device-credentials/device-keys.ts';
 import { type AuthModule, createAuth } from '../auth/service.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
@@ -117,6 +118,57 @@ describe('tenants', () => {
       expect((await call(method.getOwnTenant, {}, 'acme')).updatedAt).to.deep.equal(tenant.updatedAt);
       await login('acme');
       expect(await codeOf(login('acme', 'another good password'))).to.equal('UNAUTHENTICATED');
+    });
+
+    describe('whose administrator was replaced by another one and deleted', () => {
+      const replace = async (tenantId: string) => {
+        const user = {
+          tenantId,
+          email: 'second@owned.test',
+          name: '',
+          role: 'tenant_admin',
+          passwordHash: '',
+        } as const;
+        await test.database.system(async (tx) => {
+          await insertUser(tx, { ...user, userId: newId(), disabled: false });
+          await tx.query('DELETE FROM users WHERE tenant_id = $1 AND email LIKE $2', [tenantId, 'admin@%']);
+        });
+      };
+
+      it('do not bring it back, with the password that it had, when they are applied again', async () => {
+        await apply('owned');
+        await replace('owned');
+        const again = await apply('owned', { rateLimitPerMinute: 70 });
+        expect(again).to.deep.equal({ id: 'owned', observed: { adminUserId: '' } });
+        expect((await call(method.getOwnTenant, {}, 'owned')).rateLimitPerMinute).to.equal(70);
+        expect(await codeOf(login('owned'))).to.equal('UNAUTHENTICATED');
+      });
+
+      it('nor if an earlier release has applied them', async () => {
+        await apply('earlier');
+        await replace('earlier');
+        await test.database.system((tx) =>
+          tx.query(`UPDATE tenants SET applied = applied - 'admin_email' WHERE tenant_id = 'earlier'`),
+        );
+        for (const rateLimitPerMinute of [70, 80]) await apply('earlier', { rateLimitPerMinute });
+        expect(await codeOf(login('earlier'))).to.equal('UNAUTHENTICATED');
+      });
+
+      it('are applied without a password if a request has created them', async () => {
+        await apply('requested');
+        await replace('requested');
+        const meta = create(ObjectMetaSchema, { tenantId: 'requested', name: 'requested', intentId: newId() });
+        const applied = await applier.apply(meta, { adminEmail: 'admin@requested.test', rateLimitPerMinute: 70 });
+        expect(applied.refusal).to.equal(undefined);
+        expect((await call(method.getOwnTenant, {}, 'requested')).rateLimitPerMinute).to.equal(70);
+      });
+
+      it('create another one when they begin to name it', async () => {
+        await apply('renewed');
+        await replace('renewed');
+        await apply('renewed', { adminEmail: 'third@renewed.test' });
+        await call(method.login, { email: 'third@renewed.test', password });
+      });
     });
 
     it('have a namespace once the operator states it, as long as it does', async () => {

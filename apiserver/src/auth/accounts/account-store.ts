@@ -57,18 +57,31 @@ export async function findAccounts(tx: Transaction, email: string, tenantId: str
   return found[0]?.tenant_id === null ? found.slice(0, 1) : found;
 }
 
-/** Replaces the hash of a password by another of the same password, unless the password was changed meanwhile. */
+/** Returns the account of a user who may sign in, as a list of one or none. Needs a system transaction for a platform administrator. */
+export async function findEnabledAccount(
+  tx: Transaction,
+  userId: string,
+): Promise<Pick<AccountRow, 'tenant_id' | 'email' | 'name' | 'password_hash'>[]> {
+  const { rows } = await tx.query<Pick<AccountRow, 'tenant_id' | 'email' | 'name' | 'password_hash'>>(
+    'SELECT tenant_id, email, name, password_hash FROM users WHERE user_id = $1 AND NOT disabled',
+    [userId],
+  );
+  return rows;
+}
+
+/** Replaces the hash of a password unless the password was changed meanwhile, and reports whether it did. */
 export async function replacePasswordHash(
   tx: Transaction,
   userId: string,
   passwordHash: string,
   replacement: string,
-): Promise<void> {
-  await tx.query('UPDATE users SET password_hash = $3 WHERE user_id = $1 AND password_hash = $2', [
+): Promise<boolean> {
+  const { rowCount } = await tx.query('UPDATE users SET password_hash = $3 WHERE user_id = $1 AND password_hash = $2', [
     userId,
     passwordHash,
     replacement,
   ]);
+  return rowCount === 1;
 }
 
 /** Reports whether this is the hash of the user's password. */
@@ -97,6 +110,15 @@ export async function isAccount(tx: Transaction, tenantId: string | null, email:
   const { rowCount } = await tx.query(
     'SELECT FROM users WHERE lower(email) = lower($1) AND ($2::text IS NULL OR tenant_id = $2) LIMIT 1',
     [email, tenantId],
+  );
+  return rowCount !== 0;
+}
+
+/** Reports whether a tenant has an administrator who may sign in. */
+export async function hasAdministrator(tx: Transaction, tenantId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `SELECT FROM users WHERE tenant_id = $1 AND role = 'tenant_admin' AND NOT disabled LIMIT 1`,
+    [tenantId],
   );
   return rowCount !== 0;
 }

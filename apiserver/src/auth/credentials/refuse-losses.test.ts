@@ -5,6 +5,8 @@ import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import { expect } from 'chai';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
+import { insertCustomer } from '../../device-registry/entities/customers.ts';
+import { newId } from '../../platform/ids.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { type Caller, internalContext } from '../../platform/rpc.ts';
@@ -64,13 +66,19 @@ describe('a caller that has lost rights while its call waited', () => {
       ]);
 
     // As they were when the calls were admitted.
-    const [deleted, demoted] = [await at.signedIn(), await at.signedIn()];
+    const [deleted, demoted, moved] = [await at.signedIn(), await at.signedIn(), await at.signedIn('operator')];
     await at.call(authMethod.deleteUser, { userId: deleted.user.user_id }, defender);
     const demotion = { userId: demoted.user.user_id, role: User_Role.viewer, updateMask: { paths: ['role'] } };
     await at.call(authMethod.updateUser, demotion, defender);
+    const customer = { customerId: newId(), name: 'Harbour', contact: '' };
+    await database.tenant('acme', (tx) => insertCustomer(tx, 'acme', customer));
+    const { customerId } = customer;
+    const move = { userId: moved.user.user_id, customerId, updateMask: { paths: ['customer_id'] } };
+    await at.call(authMethod.updateUser, move, defender);
 
     expect(await outcomes(deleted.caller)).to.deep.equal(new Set(['UNAUTHENTICATED']));
     expect(await outcomes(demoted.caller)).to.deep.equal(new Set(['PERMISSION_DENIED']));
+    expect(await outcomeOf(call(rules.createRule, rule(), moved.caller))).to.equal('PERMISSION_DENIED');
     expect((await call(webhooks.listWebhooks, {}, defender)).webhooks.map(({ url }) => url)).to.deep.equal([
       'https://example.com/',
     ]);

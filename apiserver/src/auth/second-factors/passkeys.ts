@@ -47,9 +47,19 @@ export function relyingPartyOf(dashboardOrigin: string): RelyingParty {
   return { id: new URL(dashboardOrigin).hostname, origin: dashboardOrigin };
 }
 
+/** Options for a browser. */
+export type PasskeyOptions = JsonObject & { readonly challenge: string };
+
+/** The library's options have fields that are undefined, which no message can hold. */
+const asJson = (options: object): PasskeyOptions => JSON.parse(JSON.stringify(options)) as PasskeyOptions;
+
 /** Returns PublicKeyCredentialCreationOptions as JSON, with a new challenge. */
-export function registrationOptions(party: RelyingParty, owner: PasskeyOwner, known: readonly Passkey[]) {
-  return generateRegistrationOptions({
+export async function registrationOptions(
+  party: RelyingParty,
+  owner: PasskeyOwner,
+  known: readonly Passkey[],
+): Promise<PasskeyOptions> {
+  const options = await generateRegistrationOptions({
     rpName: 'Kellet',
     rpID: party.id,
     userID: Uint8Array.from(Buffer.from(owner.userId.replaceAll('-', ''), 'hex')),
@@ -61,16 +71,18 @@ export function registrationOptions(party: RelyingParty, owner: PasskeyOwner, kn
     authenticatorSelection: { residentKey: 'preferred', userVerification: 'preferred' },
     supportedAlgorithmIDs: algorithms,
   });
+  return asJson(options);
 }
 
 /** Returns PublicKeyCredentialRequestOptions as JSON, with a new challenge. */
-export function assertionOptions(party: RelyingParty, known: readonly Passkey[]) {
-  return generateAuthenticationOptions({
+export async function assertionOptions(party: RelyingParty, known: readonly Passkey[]): Promise<PasskeyOptions> {
+  const options = await generateAuthenticationOptions({
     rpID: party.id,
     timeout: timeoutMilliseconds,
     allowCredentials: known.map(descriptor),
     userVerification: 'preferred',
   });
+  return asJson(options);
 }
 
 /** Returns the new credential. Throws an Error with the reason when the response is not acceptable. */

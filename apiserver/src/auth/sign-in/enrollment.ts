@@ -1,5 +1,4 @@
 // Enrollment of second factors by their users: authenticator apps, security keys and passkeys.
-import type { JsonObject } from '@bufbuild/protobuf';
 import type { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, unauthenticated } from '../../platform/errors.ts';
@@ -107,7 +106,7 @@ export function enrollmentHandlers(
         const until = clock.now() + enrollmentMilliseconds;
         const begun = { challenge: options.challenge, sessionId: caller.sessionId, until };
         await storeRegistration(tx, caller.userId, begun);
-        return { options: options as unknown as JsonObject };
+        return { options };
       });
     },
 

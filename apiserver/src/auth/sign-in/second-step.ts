@@ -120,7 +120,7 @@ export class SecondStep {
       if (!pending) throw refused();
       const options = await assertionOptions(party, await listPasskeys(tx, pending.user_id));
       await setChallenge(tx, mfaToken, options.challenge);
-      return options as unknown as JsonObject;
+      return options;
     });
   }
 

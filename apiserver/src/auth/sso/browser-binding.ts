@@ -34,35 +34,42 @@ export const isState = (text: string): boolean => /^[\w-]{43}$/.test(text);
 /** Returns the hash under which a state is remembered. */
 export const stateHash = (state: string): Buffer => createHash('sha256').update(state).digest();
 
-/** Sign-ins that began at the same time in one browser have cookies of their own. */
-const nameOf = (state: string): string => `kellet_sso_${state.slice(0, 16)}`;
+/**
+ * Sign-ins that began at the same time in one browser have cookies of their own. Over https the name has the prefix with which
+ * browsers accept it from https only: a page over http must not plant the cookie of a sign-in that somebody else has begun.
+ */
+const nameOf = (state: string, callback: string): string =>
+  `${isSecure(callback) ? '__Secure-' : ''}kellet_sso_${state.slice(0, 16)}`;
+
+const isSecure = (callback: string): boolean => new URL(callback).protocol === 'https:';
 
 /** Returns the Set-Cookie that binds a sign-in to the browser. */
 export function bindingCookie(secrets: SealedSecrets, state: string, begun: BegunSignIn): string {
   const value = Buffer.from(secrets.seal(state, JSON.stringify(begun)), 'base64').toString('base64url');
-  return `${nameOf(state)}=${value}; ${attributes(begun.callback)}; Max-Age=${signInSeconds}`;
+  return `${nameOf(state, begun.callback)}=${value}; ${attributes(begun.callback)}; Max-Age=${signInSeconds}`;
 }
 
 /** Returns the Set-Cookie that ends the binding. */
 export const endedCookie = (state: string, callback: string): string =>
-  `${nameOf(state)}=; ${attributes(callback)}; Max-Age=0`;
+  `${nameOf(state, callback)}=; ${attributes(callback)}; Max-Age=0`;
 
 /** SameSite=Lax: the provider's redirect is a navigation from another site, which Strict would strip of the cookie. */
 function attributes(callback: string): string {
-  const { pathname, protocol } = new URL(callback);
-  return `Path=${pathname}; HttpOnly; SameSite=Lax${protocol === 'https:' ? '; Secure' : ''}`;
+  return `Path=${new URL(callback).pathname}; HttpOnly; SameSite=Lax${isSecure(callback) ? '; Secure' : ''}`;
 }
 
 /** Returns the sign-in of a state that this browser began, or undefined if it did not, or too long ago. */
 export function begunIn(cookies: string, secrets: SealedSecrets, state: string, now: number): BegunSignIn | undefined {
-  const prefix = `${nameOf(state)}=`;
-  const cookie = cookies.split('; ').find((one) => one.startsWith(prefix));
-  if (cookie === undefined) return undefined;
-  try {
-    const sealed = Buffer.from(cookie.slice(prefix.length), 'base64url').toString('base64');
-    const begun = JSON.parse(secrets.open(state, sealed)) as BegunSignIn;
-    return begun.expiresAt > now ? begun : undefined;
-  } catch {
-    return undefined;
+  for (const cookie of cookies.split('; ')) {
+    const [name = '', value = ''] = cookie.split('=');
+    if (!name.endsWith(`kellet_sso_${state.slice(0, 16)}`)) continue;
+    try {
+      const sealed = Buffer.from(value, 'base64url').toString('base64');
+      const begun = JSON.parse(secrets.open(state, sealed)) as BegunSignIn;
+      if (name === nameOf(state, begun.callback) && begun.expiresAt > now) return begun;
+    } catch {
+      // It is of another sign-in, or forged.
+    }
   }
+  return undefined;
 }

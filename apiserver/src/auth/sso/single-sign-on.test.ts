@@ -218,6 +218,19 @@ describe('single sign-on', () => {
     expect((await start(browser, name, '?tenant_id=nobody')).status).to.equal(404);
   });
 
+  it('ignores what providers add to a return, as OAuth demands', async () => {
+    const browser = new TestBrowser();
+    const url = await returning(browser, await provider(), person());
+    // As Google does.
+    const added = '&scope=email+openid&authuser=0&hd=acme.test&prompt=none&user.id=1&code.id=2';
+    expect((await callback(browser, url + added)).status).to.equal(200);
+    const refusing = await returning(browser, await provider(), person());
+    const state = new URL(refusing).searchParams.get('state')!;
+    const error = `${at.base}/api/v1/auth/sso/callback?error=access_denied&error_uri=https://idp.test/e&state=${state}`;
+    expectRefused(await callback(browser, error));
+    expect((await at.ask('GET', 'auth/users?authuser=0', undefined, admin)).status).to.equal(400);
+  });
+
   for (const [what, claims] of [
     ['whose address is not verified', { email_verified: false }],
     ['whose provider does not say whether the address is verified', { email_verified: undefined }],

@@ -9,7 +9,7 @@ import { retriedTransactions } from '../../platform/database/retry-conflicts.ts'
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
-import type { Caller, Implementation } from '../../platform/rpc.ts';
+import type { CallContext, Caller, Implementation } from '../../platform/rpc.ts';
 import { checkGrant, checkKnownScopes } from '../api-keys/api-keys.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
@@ -56,10 +56,13 @@ export function groupHandlers(
     if (unknown !== undefined) throw notFound(`device_group_ids: ${JSON.stringify(unknown)}`);
   };
 
-  /** Replaces the members and announces whose rights change. */
+  /**
+   * Replaces the members and announces whose rights change. Judges the caller again once the users are locked, for whom the call may
+   * have waited: a caller who is demoted meanwhile must not become a member.
+   */
   const replaceMembers = async (
     tx: Transaction,
-    tenantId: string,
+    { tenantId, caller }: Pick<CallContext, 'tenantId' | 'caller'>,
     group: Pick<GroupRow, 'group_id' | 'user_ids'>,
     userIds: readonly string[],
   ): Promise<void> => {
@@ -68,6 +71,7 @@ export function groupHandlers(
     const leaving = group.user_ids.filter((id) => !userIds.includes(id));
     const changed = [...userIds.filter((id) => !before.has(id)), ...leaving];
     const users = new Map((await holdUsers(tx, tenantId, changed)).map((user) => [user.user_id, user]));
+    await refuseLimitedKey(tx, caller);
     for (const id of userIds) {
       if (before.has(id)) continue;
       const user = users.get(id);
@@ -89,13 +93,13 @@ export function groupHandlers(
   /** Locks a group that the caller may change. */
   const open = async (tx: Transaction, tenantId: string, caller: Caller, groupId: string): Promise<GroupRow> => {
     const group = await findGroup(tx, tenantId, groupId, 'FOR UPDATE');
-    await refuseLimitedKey(tx, caller);
     checkGrant(grantOf(group), caller);
     return group;
   };
 
   return {
-    createGroup: async (request, { tenantId, caller }) => {
+    createGroup: async (request, context) => {
+      const { tenantId, caller } = context;
       const group = {
         groupId: newId(),
         name: nameField(request.name),
@@ -107,10 +111,9 @@ export function groupHandlers(
       return toGroup(
         await transaction(tenantId, async (tx) => {
           await checkRoom(tx, [tenantId], userGroupLimit);
-          await refuseLimitedKey(tx, caller);
           await checkDeviceGroups(tx, tenantId, group.deviceGroupIds);
           await insertGroup(tx, tenantId, group);
-          await replaceMembers(tx, tenantId, { group_id: group.groupId, user_ids: [] }, userIds);
+          await replaceMembers(tx, context, { group_id: group.groupId, user_ids: [] }, userIds);
           return findGroup(tx, tenantId, group.groupId);
         }),
       );
@@ -131,7 +134,8 @@ export function groupHandlers(
       });
     },
 
-    updateGroup: async (request, { tenantId, caller }) => {
+    updateGroup: async (request, context) => {
+      const { tenantId, caller } = context;
       const groupId = idField('group', request.groupId);
       const fields = updatedFields(request.updateMask, updatable);
       const name = fields.has('name') ? nameField(request.name ?? '') : undefined;
@@ -149,38 +153,43 @@ export function groupHandlers(
           };
           checkGrant(after, caller);
           if (deviceGroupIds) await checkDeviceGroups(tx, tenantId, deviceGroupIds);
+          // The caller is judged before the change, which may be of its own rights.
+          if (userIds) await replaceMembers(tx, context, before, userIds);
+          else await refuseLimitedKey(tx, caller);
           if (fields.size > 0) await changeGroup(tx, tenantId, after);
-          if (userIds) await replaceMembers(tx, tenantId, before, userIds);
           if (scopes || deviceGroupIds) await notifyRevoked(tx, before.user_ids.map(userPayload));
           return findGroup(tx, tenantId, groupId);
         }),
       );
     },
 
-    deleteGroup: async (request, { tenantId, caller }) => {
+    deleteGroup: async (request, context) => {
+      const { tenantId, caller } = context;
       const groupId = idField('group', request.groupId);
       await transaction(tenantId, async (tx) => {
         const group = await open(tx, tenantId, caller, groupId);
-        await replaceMembers(tx, tenantId, group, []);
+        await replaceMembers(tx, context, group, []);
         await deleteGroup(tx, tenantId, groupId);
       });
       return {};
     },
 
-    addGroupMembers: async (request, { tenantId, caller }) => {
+    addGroupMembers: async (request, context) => {
+      const { tenantId, caller } = context;
       const groupId = idField('group', request.groupId);
       const userIds = usersField(request.userIds);
       if (userIds.length === 0) throw invalidArgument('user_ids must name at least one user');
       return toGroup(
         await transaction(tenantId, async (tx) => {
           const group = await open(tx, tenantId, caller, groupId);
-          await replaceMembers(tx, tenantId, group, [...new Set([...group.user_ids, ...userIds])]);
+          await replaceMembers(tx, context, group, [...new Set([...group.user_ids, ...userIds])]);
           return findGroup(tx, tenantId, groupId);
         }),
       );
     },
 
-    removeGroupMember: async (request, { tenantId, caller }) => {
+    removeGroupMember: async (request, context) => {
+      const { tenantId, caller } = context;
       const groupId = idField('group', request.groupId);
       const userId = idField('user', request.userId);
       await transaction(tenantId, async (tx) => {
@@ -188,7 +197,7 @@ export function groupHandlers(
         if (!group.user_ids.includes(userId)) throw notFound('user');
         await replaceMembers(
           tx,
-          tenantId,
+          context,
           group,
           group.user_ids.filter((id) => id !== userId),
         );

@@ -7,6 +7,7 @@ import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { allScopes } from '../../platform/scopes.ts';
 import { codeOf } from '../../platform/testing/refusals.ts';
+import { lockWaitedFor } from '../../platform/testing/test-database.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 
@@ -112,6 +113,68 @@ describe('users', () => {
       expect(codes).to.deep.equal(codes.map(() => code));
     }
     for (const call of calls(defender).slice(0, 2)) await call();
+  });
+
+  describe('while a call waits for rows of users and groups', () => {
+    /** Runs a call that waits for a row while `meanwhile` happens, and returns its code. */
+    const waited = async (
+      lock: { readonly text: string; readonly id: string },
+      call: () => Promise<unknown>,
+      meanwhile: () => Promise<unknown> = async () => undefined,
+    ): Promise<unknown> => {
+      let code: Promise<unknown> | undefined;
+      await at.test.database.system(async (tx) => {
+        await tx.query(lock.text, [lock.id]);
+        code = codeOf(call());
+        await lockWaitedFor(at.test.database);
+        await meanwhile();
+      });
+      return code;
+    };
+    const addMember = (caller: Caller, groupId: string, userId: string) =>
+      at.call(method.addGroupMembers, { groupId, userIds: [userId] }, caller, context);
+    const makeGroup = async (caller: Caller, userIds: string[] = []) => {
+      const made = { name: newId(), scopes: [...allScopes], userIds };
+      return (await at.call(method.createGroup, made, caller, context)).groupId;
+    };
+
+    it('do not become members of a group by a call of their own, when their role is taken away', async () => {
+      const { caller, user } = await at.signedIn();
+      const groupId = await makeGroup(caller);
+      const demotion = { text: `UPDATE users SET role = 'viewer' WHERE user_id = $1`, id: user.user_id };
+      expect(await waited(demotion, () => addMember(caller, groupId, user.user_id))).to.equal('PERMISSION_DENIED');
+    });
+
+    it('are not given rights, nor are others, by a caller whose session is ended', async () => {
+      const { caller: defender } = await at.signedIn();
+      const { userId } = await make(defender);
+      const [joined, other] = [await makeGroup(defender, [userId]), await makeGroup(defender)];
+      const ofUser = { text: 'SELECT FROM users WHERE user_id = $1 FOR UPDATE', id: userId };
+      const ofGroup = { text: 'SELECT FROM user_groups WHERE group_id = $1 FOR UPDATE', id: joined };
+      const mask = (path: string) => ({ updateMask: { paths: [path] } });
+      for (const [lock, call] of [
+        [ofUser, (caller) => makeGroup(caller, [userId])],
+        [ofUser, (caller) => addMember(caller, other, userId)],
+        [ofUser, (caller) => at.call(method.removeGroupMember, { groupId: joined, userId }, caller, context)],
+        [
+          ofUser,
+          (caller) =>
+            at.call(method.updateGroup, { groupId: other, userIds: [userId], ...mask('user_ids') }, caller, context),
+        ],
+        [ofUser, (caller) => at.call(method.deleteGroup, { groupId: joined }, caller, context)],
+        [
+          ofGroup,
+          (caller) => at.call(method.updateUser, { userId, disabled: true, ...mask('disabled') }, caller, context),
+        ],
+        [ofGroup, (caller) => at.call(method.deleteUser, { userId }, caller, context)],
+      ] satisfies [typeof ofUser, (caller: Caller) => Promise<unknown>][]) {
+        const { caller, user } = await at.signedIn();
+        const end = () => at.call(method.revokeAllSessions, { userId: user.user_id }, defender, context);
+        expect(await waited(lock, () => call(caller), end), String(call)).to.equal('UNAUTHENTICATED');
+      }
+      const after = await at.call(method.getUser, { userId }, defender, context);
+      expect(after).to.deep.include({ groupIds: [joined], disabled: false });
+    });
   });
 
   it('cannot be promoted, changed or deleted by callers with fewer scopes', async () => {

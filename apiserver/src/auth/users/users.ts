@@ -146,14 +146,17 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       const user = await transaction(tenantId, async (tx) => {
         const administrators = await lockAdministrators(tx, tenantId);
         const before = await findUser(tx, tenantId, userId, 'FOR NO KEY UPDATE');
-        await refuseLimitedKey(tx, caller);
         const oldGroupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
         const groupIds = newGroupIds ?? oldGroupIds;
         const role = fields.has('role')
           ? roleField(request.role, groupIds)
           : roleField(before.role === null ? undefined : User_Role[before.role], groupIds);
-        checkMayManage(caller, rightsOf(before.role, await grantsOf(tx, tenantId, oldGroupIds)));
-        checkMayManage(caller, rightsOf(role, newGroupIds ? await grantsOf(tx, tenantId, newGroupIds) : []));
+        const oldGrants = await grantsOf(tx, tenantId, oldGroupIds);
+        const newGrants = newGroupIds ? await grantsOf(tx, tenantId, newGroupIds) : [];
+        // Once everything is locked, for which the call may have waited, and before the change, which may be of the caller's own rights.
+        await refuseLimitedKey(tx, caller);
+        checkMayManage(caller, rightsOf(before.role, oldGrants));
+        checkMayManage(caller, rightsOf(role, newGrants));
         const stays = role === 'tenant_admin' && !(changes.disabled ?? before.disabled);
         if (!stays) keepAnAdministrator(administrators, userId);
         const customer = customerId === undefined ? before.customer_id : customerId;
@@ -180,9 +183,10 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       await transaction(tenantId, async (tx) => {
         const administrators = await lockAdministrators(tx, tenantId);
         const { role } = await findUser(tx, tenantId, userId, 'FOR UPDATE');
-        await refuseLosses(tx, caller);
         const groupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
-        checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
+        const grants = await grantsOf(tx, tenantId, groupIds);
+        await refuseLosses(tx, caller);
+        checkMayManage(caller, rightsOf(role, grants));
         keepAnAdministrator(administrators, userId);
         await revokeSessionsOfUser(tx, userId, '');
         await tx.query('DELETE FROM users WHERE tenant_id = $1 AND user_id = $2', [tenantId, userId]);

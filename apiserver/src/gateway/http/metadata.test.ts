@@ -7,6 +7,7 @@ describe('metadata of a request', () => {
   for (const [what, sent, kept] of [
     ['cookies of others', 'session=1; theme=dark', undefined],
     ['a cookie of single sign-on', cookie, cookie],
+    ['one that is for https only', `__Secure-${cookie}`, `__Secure-${cookie}`],
     ['it among others', `session=1; ${cookie};theme=dark`, cookie],
     ['one whose name is too short', 'kellet_sso_a=c2VhbGVk', undefined],
     ['one with another value', `kellet_sso_${'a'.repeat(16)}=<script>`, undefined],

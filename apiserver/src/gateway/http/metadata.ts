@@ -72,7 +72,7 @@ export function requestMetadata(
 const ownCookies = (header: string): string =>
   header
     .split(/; */)
-    .filter((cookie) => /^kellet_sso_[\w-]{16}=[\w-]+$/.test(cookie))
+    .filter((cookie) => /^(__Secure-)?kellet_sso_[\w-]{16}=[\w-]+$/.test(cookie))
     .join('; ');
 
 /** Returns the client's request id if it is well-formed, else undefined. */

@@ -26,7 +26,7 @@ export interface AuditedMethod {
 }
 
 const { logout, logoutSso, revokeAllSessions, updateOwnTenant } = AuthService.method;
-const { enrollTotp, confirmTotp, beginWebauthnRegistration, finishWebauthnRegistration } = AuthService.method;
+const { changePassword, enrollTotp, confirmTotp, beginWebauthnRegistration, finishWebauthnRegistration } = AuthService.method;
 const ofCaller = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'user', id: caller.userId });
 
 const ofSession = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'session', id: caller.sessionId });
@@ -37,6 +37,7 @@ const special = new Map<DescMethod, (request: Fields, caller: Caller) => Resourc
   [logoutSso, ofSession],
   [revokeAllSessions, (request, caller) => ({ kind: 'user', id: textOf(request['userId']) || caller.userId })],
   [updateOwnTenant, (_, caller) => ({ kind: 'tenant', id: caller.tenantId })],
+  [changePassword, ofCaller],
   [enrollTotp, ofCaller],
   [confirmTotp, ofCaller],
   [beginWebauthnRegistration, ofCaller],

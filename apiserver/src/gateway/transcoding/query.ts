@@ -9,22 +9,25 @@ import { valueProblem } from './value-checks.ts';
 const textMessages = new Set(['google.protobuf.Timestamp', 'google.protobuf.Duration', 'google.protobuf.FieldMask']);
 const wrapper = /^google\.protobuf\.(Bool|String|Bytes|Double|Float|U?Int(32|64))Value$/;
 
+/** How the parameters of a route are taken. */
+export interface QueryRules {
+  /** Reports whether the path or the body binds a field path, so that parameters may not name it. */
+  readonly isBound: (fieldPath: readonly string[]) => boolean;
+  /** Whether unknown parameters are ignored instead of refused. */
+  readonly ignoresUnknown: boolean;
+}
+
 /**
- * Adds the parameters of a raw query string to `target`, the request as proto JSON. `isBound` reports whether the path
- * or the body binds a field path, so that parameters may not name it. Throws INVALID_ARGUMENT, naming the parameter.
+ * Adds the parameters of a raw query string to `target`, the request as proto JSON. Throws INVALID_ARGUMENT, naming the
+ * parameter.
  */
-export function addQuery(
-  message: DescMessage,
-  query: string,
-  target: JsonObject,
-  isBound: (fieldPath: readonly string[]) => boolean,
-): void {
+export function addQuery(message: DescMessage, query: string, target: JsonObject, rules: QueryRules): void {
   for (const pair of query.split('&')) {
     if (pair === '') continue;
     const equals = pair.indexOf('=');
     const name = decode(equals < 0 ? pair : pair.slice(0, equals));
     const value = decode(equals < 0 ? '' : pair.slice(equals + 1));
-    addParameter(message, name, value, target, isBound);
+    addParameter(message, name, value, target, rules);
   }
 }
 
@@ -42,22 +45,24 @@ function addParameter(
   name: string,
   value: string,
   target: JsonObject,
-  isBound: (fieldPath: readonly string[]) => boolean,
+  { isBound, ignoresUnknown }: QueryRules,
 ): void {
-  const unknown = () => invalidArgument(`unknown query parameter ${JSON.stringify(name)}`);
+  const unknown = (): void => {
+    if (!ignoresUnknown) throw invalidArgument(`unknown query parameter ${JSON.stringify(name)}`);
+  };
   const parts = name.split('.');
   const fieldPath: string[] = [];
   let object = target;
   let schema = message;
   for (const [index, part] of parts.entries()) {
     const field = fieldOf(schema, part);
-    if (!field) throw unknown();
+    if (!field) return unknown();
     fieldPath.push(field.name);
     if (index === parts.length - 1) {
-      if (isBound(fieldPath)) throw unknown();
+      if (isBound(fieldPath)) return unknown();
       return setLeaf(field, name, value, object);
     }
-    if (field.fieldKind !== 'message' || isWellKnown(field.message)) throw unknown();
+    if (field.fieldKind !== 'message' || isWellKnown(field.message)) return unknown();
     schema = field.message;
     object = (object[field.name] ??= {}) as JsonObject;
   }

@@ -13,6 +13,7 @@ import {
 } from '@bufbuild/protobuf';
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
 import { type HttpBody, HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
+import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { invalidArgument } from '../../platform/errors.ts';
 import { encodePlain } from './compiled-encoder.ts';
 import { explainFailure } from './decode-failure.ts';
@@ -44,6 +45,12 @@ export interface BodyDefaults {
  */
 export type RequestReader = (body: Uint8Array, decode: () => Message, defaults?: BodyDefaults) => Message | undefined;
 
+/**
+ * Methods whose query is not written by the caller alone: providers for single sign-on add parameters of their own, which a client
+ * has to ignore (RFC 6749, 4.1.2).
+ */
+const ignoringUnknown: ReadonlySet<DescMethod> = new Set([AuthService.method.finishSso]);
+
 /** Readers by method. */
 export type RequestReaders = ReadonlyMap<DescMethod, RequestReader>;
 
@@ -64,7 +71,10 @@ export function decodeExactly(match: Match, request: RestRequest): Message {
   const isUpdate = route.verb === 'PATCH' && hasUpdateMask(input);
   const { mask: queryMask, rest: query } = isUpdate ? takeQueryMask(request.query) : { rest: request.query };
   const mask = isUpdate ? takeMask(route.method, object, queryMask) : undefined;
-  if (query !== '') addQuery(input, query, object, (fieldPath) => isBound(route, fieldPath));
+  if (query !== '') {
+    const ignoresUnknown = ignoringUnknown.has(route.method);
+    addQuery(input, query, object, { isBound: (fieldPath) => isBound(route, fieldPath), ignoresUnknown });
+  }
   for (const { fieldPath } of route.template.variables) {
     setPath(input, object, fieldPath, variables.get(fieldPath.join('.')));
   }
