@@ -46,8 +46,6 @@ const maxDevices = 10_000;
 const maxGroups = 100;
 /** Maximum devices in the groups of one socket, each counted for every group that it is in: they are held, and gone through. */
 export const maxMembers = 20_000;
-/** Maximum alarms that wait to be judged by their device. */
-const maxUnjudgedAlarms = 1000;
 /** Maximum length of a message whose target is repeated in the response. */
 const maxRepeated = 4096;
 
@@ -90,8 +88,6 @@ export class Session {
   /** How many of both, as the tenant's tally has them. */
   private subscribed = 0;
   private stopAlarms: (() => void) | undefined;
-  private unjudgedAlarms = 0;
-  private lastAlarm = Promise.resolve();
   private closed = false;
   private readonly inbox: Inbox;
   private readonly ends: SessionEnds;
@@ -246,23 +242,11 @@ export class Session {
     this.stopAlarms?.();
     // A slow client gets the last state of each alarm.
     this.stopAlarms = isOn
-      ? this.parts.alarms.subscribe(tenantId, (id, message, deviceId) => this.takeAlarm(id, message, deviceId))
+      ? this.parts.alarms.subscribe(tenantId, this.alarms, {
+          show: ({ alarmId, message }) => this.feed.push(`alarm ${alarmId}`, message),
+          missed: this.ends.tooSlow,
+        })
       : undefined;
-  }
-
-  /** Shows an alarm, to a limited user only if its device is visible; alarms stay in order. */
-  private takeAlarm(id: string, message: string, deviceId: string): void {
-    const push = () => this.feed.push(`alarm ${id}`, message);
-    if (!isLimited(this.alarms)) return push();
-    if (this.unjudgedAlarms >= maxUnjudgedAlarms) return this.ends.tooSlow();
-    this.unjudgedAlarms += 1;
-    this.lastAlarm = this.lastAlarm
-      .then(async () => {
-        const visible = await this.parts.visibleDevices(this.caller.tenantId, [deviceId], this.alarms);
-        if (visible.has(deviceId) && this.stopAlarms) push();
-      })
-      .catch((error: unknown) => this.parts.logger.warn({ err: error }, 'an alarm was not shown to a limited user'))
-      .finally(() => (this.unjudgedAlarms -= 1));
   }
 
   private async subscribe({ deviceIds, groupId }: Target): Promise<void> {
