@@ -149,7 +149,7 @@ describe('the streams of gateways', () => {
   it('look once at what many changes of a gateway and its children leave, one stream after another', async () => {
     const { database } = test;
     let [reads, running, most] = [0, 0, 0];
-    const counted: typeof database = Object.create(database, {
+    const counted = Object.create(database, {
       read: {
         value: async (...given: Parameters<typeof database.read>) => {
           reads += 1;
@@ -157,7 +157,7 @@ describe('the streams of gateways', () => {
           return database.read(...given).finally(() => (running -= 1));
         },
       },
-    });
+    }) as typeof database;
     const liveness = { seen: () => undefined, streamOpened: () => undefined, streamClosed: () => undefined };
     const hub = new StreamHub(counted, liveness, systemClock, createLogger('silent'));
     const parts = { feed: { watch: () => () => undefined }, delivery: {}, failed: () => undefined };
