@@ -162,11 +162,11 @@ const check = (name: string, ...command: string[]): Step => ({
     }),
 });
 
-/** How many processes run unit tests at a time. */
+/** How many processes run unit tests at a time, until the e2e tests have ended; then there is one more. */
 const unitProcesses = 2;
 
 /** Files that a process of unit tests runs before another takes over: starting one takes a few seconds. */
-const unitFiles = 24;
+const unitFiles = 12;
 
 /** Holds the statements that the unit tests sent to PostgreSQL, for the check of their plans. */
 const statementsFolder = join(workFolder, 'statements');
@@ -214,6 +214,9 @@ async function runMocha(name: string, files: readonly string[], options: readonl
 /** Titles of the tests that failed first and passed when they were repeated. */
 const repeatedTests: string[] = [];
 
+/** Resolves when the first run of the e2e tests has ended. */
+const endToEndTests = Promise.withResolvers<void>();
+
 /** Settles when no tests run any more. */
 let untilQuiet: Promise<unknown> = Promise.resolve();
 
@@ -258,7 +261,9 @@ async function runUnitTests(files: readonly string[]): Promise<RunResult> {
     for (let files = portions.shift(); files; files = portions.shift())
       Object.assign(result, await runUnitFiles(files));
   };
-  await Promise.all(Array.from({ length: unitProcesses }, work)).finally(mochaGlobalTeardown);
+  const running = Promise.all(Array.from({ length: unitProcesses }, work));
+  const more = Promise.race([endToEndTests.promise, running]).then(work);
+  await Promise.all([running, more]).finally(mochaGlobalTeardown);
   return result;
 }
 
@@ -319,7 +324,8 @@ const steps: Step[] = [
     'e2e',
     () => {
       const files = filesOf(['e2e/tests/**/*.test.ts']);
-      return runEndToEndFiles([...files.filter((file) => !lastTests.includes(file)), ...lastTests]);
+      const ordered = [...files.filter((file) => !lastTests.includes(file)), ...lastTests];
+      return runEndToEndFiles(ordered).finally(endToEndTests.resolve);
     },
     runEndToEndFiles,
   ),
@@ -343,6 +349,8 @@ if (chosen.length === 0) {
   );
   process.exitCode = 1;
 }
+
+if (!chosen.some(({ group }) => group === 'e2e')) endToEndTests.resolve();
 
 /** Programs needed by the selected steps; undefined if none. */
 const needed = chosen.some(({ group }) => group === 'e2e' || group === 'programs')

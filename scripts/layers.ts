@@ -182,7 +182,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
   telemetry: ['platform/*', 'config', 'policies', 'internal'],
   'webhooks/sending': ['platform/*'],
-  webhooks: ['platform/*', 'config', 'policies'],
+  webhooks: ['platform/*', 'config', 'policies', 'auth/credentials'],
   'rules-engine/cel': [],
   'rules-engine/rules': [
     ...['platform/*', 'device-registry/alarms', 'device-link/commands', 'webhooks/sending', 'rules-engine/cel'],
@@ -195,7 +195,9 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'policies', 'device-registry/alarms', 'telemetry/points'],
     ...['rules-engine/cel', 'rules-engine/rules', 'rules-engine/actions'],
   ],
-  'rules-engine': ['platform/*', 'config', 'policies', 'device-registry/devices', 'webhooks/sending'],
+  'rules-engine': [
+    ...['platform/*', 'config', 'policies', 'auth/credentials', 'device-registry/devices', 'webhooks/sending'],
+  ],
   mqtt: [
     ...['platform/*', 'auth/credentials', 'auth/device-credentials', 'device-link/commands', 'device-link/streams'],
     ...['gateway', 'gateway/admission', 'gateway/http', 'gateway/memory', 'gateway/observability'],

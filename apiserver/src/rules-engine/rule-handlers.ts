@@ -1,5 +1,6 @@
 // The handlers of `rules`.
 import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1/rules_pb';
+import { refuseLosses } from '../auth/credentials/refuse-losses.ts';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
@@ -79,6 +80,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
       const { tenantId } = context;
       const id = idField('rule', ruleId);
       await raiseRevision(tx, tenantId);
+      await refuseLosses(tx, context.caller);
       const before = await getRule(tx, tenantId, id);
       if (enabled) checkRights(before.actions, context);
       return toRule(
@@ -97,7 +99,9 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
       );
       return database.tenant(tenantId, async (tx) => {
         await checkReferences(tx, tenantId, definition);
-        return toRule(await insertRule(tx, tenantId, newId(), definition));
+        const inserted = await insertRule(tx, tenantId, newId(), definition);
+        await refuseLosses(tx, context.caller);
+        return toRule(inserted);
       });
     },
 
@@ -123,6 +127,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
       const fields = updatedFields(request.updateMask, updatable);
       return database.tenant(tenantId, async (tx) => {
         await raiseRevision(tx, tenantId);
+        await refuseLosses(tx, context.caller);
         const before = await getRule(tx, tenantId, ruleId);
         if (fields.size === 0) return toRule(before);
         const actions = fields.has('actions')

@@ -7,6 +7,7 @@ import {
   type WebhookSchema,
   WebhookService,
 } from '@kellet/proto/es/kellet/v1/webhook_pb';
+import { refuseLosses } from '../auth/credentials/refuse-losses.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { retryConflicts } from '../platform/database/retry-conflicts.ts';
@@ -75,7 +76,12 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
         ...{ events: checkedEvents(request.events), enabled: request.enabled ?? true },
       };
       checkMayReceive(caller, definition.events);
-      return toWebhook(await database.tenant(tenantId, (tx) => insertWebhook(tx, tenantId, newId(), definition)));
+      const row = await database.tenant(tenantId, async (tx) => {
+        const inserted = await insertWebhook(tx, tenantId, newId(), definition);
+        await refuseLosses(tx, caller);
+        return inserted;
+      });
+      return toWebhook(row);
     },
 
     getWebhook: async (request, { tenantId }) => {
@@ -105,6 +111,7 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
         const before = await findWebhook(tx, tenantId, webhookId, 'FOR UPDATE');
         const after = { ...before, ...changes };
         if (!onlyDisables) await checkMayChange(tx, tenantId, caller, before, after);
+        await refuseLosses(tx, caller);
         return fields.size === 0 ? before : updateWebhook(tx, tenantId, webhookId, after);
       });
       worker.wake();

@@ -104,7 +104,7 @@ describe('webhooks', function () {
     registry.unary(
       of,
       create(of.input, request) as MessageShape<M['input']>,
-      internalContext({ ...publicCaller, kind: 'user', tenantId, scopes: new Set(scopes) }),
+      internalContext({ ...publicCaller, kind: 'kubernetes', tenantId, scopes: new Set(scopes) }),
     );
   const receiver = async (): Promise<Receiver> => {
     const started = await new Receiver().start();
@@ -234,7 +234,7 @@ describe('webhooks', function () {
   it('are made and given an address only by callers who are not limited to some devices', async () => {
     const { at, webhookId } = await hook(['alarm.raised']);
     const limitedGrants = [{ scopes: ['telemetry:read', 'alarms:read'], deviceGroupIds: [newId()] }];
-    const by = { kind: 'user', tenantId: 'acme', scopes: new Set(['events:write']), limitedGrants } as const;
+    const by = { kind: 'kubernetes', tenantId: 'acme', scopes: new Set(['events:write']), limitedGrants } as const;
     const limited = <M extends (typeof method)[keyof typeof method]>(of: M, request: MessageInitShape<M['input']>) =>
       outcomeOf(
         registry.unary(

@@ -72,6 +72,9 @@ const maxPerRound = 500;
 /** A round starts no more publications after this long, because it holds a transaction. */
 const roundMilliseconds = 10_000;
 
+/** How long PostgreSQL waits for a relay whose connection was lost before it gives the lock to another one. */
+const idleMilliseconds = 30_000;
+
 interface Row {
   readonly position: bigint;
   readonly event_id: string;
@@ -156,7 +159,11 @@ export class OutboxRelay {
     // While the broker is down, a publication would only wait for its timeout.
     if (!this.broker.isConnected) return 0;
     const { published, refused } = await this.database.system(async (tx): Promise<Round> => {
-      if (!(await tryLock(tx, outboxLock))) return { published: [], refused: [] };
+      const [isOnly] = await Promise.all([
+        tryLock(tx, outboxLock),
+        tx.query(`SET LOCAL idle_in_transaction_session_timeout = ${idleMilliseconds}`),
+      ]);
+      if (!isOnly) return { published: [], refused: [] };
       const rows = await nextEvents(tx);
       const round = await this.publish(rows);
       if (round.published.length > 0) {
