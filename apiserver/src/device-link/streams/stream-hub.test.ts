@@ -1,5 +1,6 @@
 import { expect } from 'chai';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { MovableClock } from '../../auth/testing/test-platform.ts';
 import { createDevice, notifyDeviceChanged, setGateway } from '../../device-registry/devices/devices.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { deviceChannel } from '../../platform/database/channels.ts';
@@ -201,5 +202,24 @@ describe('the streams of gateways', () => {
     expect(most).to.be.at.most(4);
     for (const session of sessions) hub.close(session);
     expect(hub.carriedChildren).to.equal(0);
+  });
+
+  it('are signs of life of their children once a second, however many messages the gateways send', () => {
+    const clock = new MovableClock();
+    const seen: string[] = [];
+    const liveness = {
+      ...{ seen: (_tenantId: string, deviceId: string) => seen.push(deviceId) },
+      ...{ streamOpened: () => undefined, streamClosed: () => undefined },
+    };
+    const hub = new StreamHub(test.database, liveness, clock, createLogger('silent'));
+    const session = new StreamSession(tenantId, 'gateway', {
+      ...{ feed: { watch: () => () => undefined }, delivery: {}, failed: () => undefined },
+    } as unknown as ConstructorParameters<typeof StreamSession>[2]);
+    session.carry(new Map(['gateway', 'first', 'second'].map((deviceId) => [deviceId, undefined])));
+    for (let message = 0; message < 100; message += 1) hub.alive(session);
+    expect(seen).to.deep.equal(['gateway', 'first', 'second']);
+    clock.advance(1000);
+    for (let message = 0; message < 100; message += 1) hub.alive(session);
+    expect(seen).to.have.length(6);
   });
 });

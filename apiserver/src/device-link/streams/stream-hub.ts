@@ -30,6 +30,8 @@ const maximumCarried = { ofTenant: 50_000, total: 150_000 };
 /** While a stream is open its devices are alive; a pass over all streams takes this long. */
 const passMilliseconds = 5000;
 const slices = 10;
+/** Within this time further signs of life tell nothing new. */
+const aliveMilliseconds = 1000;
 
 /** The streams of one device in this process. */
 interface Streams {
@@ -190,14 +192,17 @@ export class StreamHub {
     const devices = new Map<string, string | undefined>([...children].map((deviceId) => [deviceId, all]));
     if (session.own !== 'none') devices.set(session.deviceId, session.own === 'all' ? all : attributesChanged);
     session.carry(devices);
+    if (added.length > 0) session.aliveAt = -Infinity;
     this.alive(session);
     // One that has left since it was looked up was not announced to this stream.
     if (added.length > 0) this.review(session, added, false);
   }
 
-  /** Records a sign of life of the stream's devices. */
+  /** Records a sign of life of the stream's devices, of which there may be a thousand: once a second, however much the device sends. */
   alive(session: StreamSession): void {
     const now = this.clock.now();
+    if (Math.abs(now - session.aliveAt) < aliveMilliseconds) return;
+    session.aliveAt = now;
     this.liveness.seen(session.tenantId, session.deviceId, now, 'poll');
     for (const deviceId of session.deviceIds) {
       if (deviceId !== session.deviceId) this.liveness.seen(session.tenantId, deviceId, now, 'poll');
