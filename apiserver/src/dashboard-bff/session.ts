@@ -1,4 +1,5 @@
 // One /ws client: its permissions and the devices it watches.
+import type { DecodingTurns } from '../gateway/memory/decoding-turns.ts';
 import type { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import type { Tally } from '../platform/concurrency/tally.ts';
 import {
@@ -34,6 +35,8 @@ export interface SessionParts extends TenantChannelParts {
   readonly alarms: AlarmFeed;
   /** Accounts for what waits for slow clients. */
   readonly memory: MemoryBudget;
+  /** In which the messages of all sockets are handled: each may name a thousand devices. */
+  readonly turns: Pick<DecodingTurns, 'enter'>;
   readonly limits: ConnectionLimits;
   /** Devices that the sockets of a tenant have subscribed to, each as often as it is held. */
   readonly subscribed: Tally;
@@ -46,6 +49,8 @@ const maxDevices = 10_000;
 const maxGroups = 100;
 /** Maximum devices in the groups of one socket, each counted for every group that it is in: they are held, and gone through. */
 export const maxMembers = 20_000;
+/** What a message is counted as for each device that the socket watches, all of which are gone through. */
+const watchedBytes = 40;
 /** Maximum length of a message whose target is repeated in the response. */
 const maxRepeated = 4096;
 
@@ -122,6 +127,8 @@ export class Session {
 
   private async take(text: string): Promise<void> {
     try {
+      await this.parts.turns.enter(this.caller.tenantId, text.length + this.watched.size * watchedBytes);
+      if (this.closed) return;
       const { response, follow } = await this.handle(text);
       await this.reply(response);
       if (!this.closed) follow?.();
