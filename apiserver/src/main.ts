@@ -218,7 +218,7 @@ async function openGateway(
     devices: directory,
     visibleDevices: visible,
     live,
-    alarms: new AlarmFeed(platform.broker),
+    alarms: new AlarmFeed(platform.broker, { visibleDevices: visible, logger }),
     events: new EventFeed(platform.broker, logger),
     rollouts: new RolloutFeed({
       read: (tenantId, rolloutIds) => shownRollouts(platform, tenantId, rolloutIds),

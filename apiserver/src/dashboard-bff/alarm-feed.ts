@@ -1,16 +1,19 @@
 // Passes raised and cleared alarms on to the sockets of this process. They arrive from the broker, so it does not matter
 // which process raised them; while the broker is away, none arrive.
+import { FairSlots } from '../platform/concurrency/fair-slots.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import { alarmSubjects } from '../platform/events/subjects.ts';
-
-/** Receives a message for clients, and the ids of its alarm and of the alarm's device. */
-export type AlarmListener = (alarmId: string, message: string, deviceId: string) => void;
+import type { Visibility } from '../platform/visibility.ts';
+import { AlarmAudience, type AlarmListener, type AudienceParts } from './alarm-audience.ts';
 
 /** The alarms of all tenants, each for its own listeners. */
 export class AlarmFeed {
-  private readonly listeners = new Map<string, Set<AlarmListener>>();
+  /** By tenant, and by what they see of it. */
+  private readonly audiences = new Map<string, Map<string, AlarmAudience>>();
+  private readonly parts: AudienceParts;
 
-  constructor(broker: Pick<Broker, 'whenConnected'>) {
+  constructor(broker: Pick<Broker, 'whenConnected'>, parts: Omit<AudienceParts, 'slots'>) {
+    this.parts = { ...parts, slots: new FairSlots({ total: 4, perOwner: 2, waitingPerOwner: Infinity }) };
     broker.whenConnected((connection) => {
       connection.subscribe(alarmSubjects, {
         callback: (error, { subject, data }) => {
@@ -20,25 +23,31 @@ export class AlarmFeed {
     });
   }
 
-  /** Calls the listener for alarms of the tenant until the returned function is called. */
-  subscribe(tenantId: string, listener: AlarmListener): () => void {
-    const ofTenant = this.listeners.get(tenantId) ?? new Set();
-    this.listeners.set(tenantId, ofTenant.add(listener));
+  /** Shows a listener the alarms of the tenant that are visible to it, until the returned function is called. */
+  subscribe(tenantId: string, visibility: Visibility, listener: AlarmListener): () => void {
+    const ofTenant = this.audiences.get(tenantId) ?? new Map<string, AlarmAudience>();
+    this.audiences.set(tenantId, ofTenant);
+    const key = JSON.stringify([visibility.customerId, visibility.deviceGroupIds]);
+    const audience = ofTenant.get(key) ?? new AlarmAudience(this.parts, tenantId, visibility);
+    ofTenant.set(key, audience);
+    audience.listeners.add(listener);
     return () => {
-      ofTenant.delete(listener);
-      if (ofTenant.size === 0 && this.listeners.get(tenantId) === ofTenant) this.listeners.delete(tenantId);
+      audience.listeners.delete(listener);
+      if (audience.listeners.size > 0 || ofTenant.get(key) !== audience) return;
+      ofTenant.delete(key);
+      if (ofTenant.size === 0 && this.audiences.get(tenantId) === ofTenant) this.audiences.delete(tenantId);
     };
   }
 
   private deliver(subject: string, data: Uint8Array): void {
     const [, event = '', tenantId = '', alarmId = ''] = subject.split('.');
-    const listeners = this.listeners.get(tenantId);
-    if (!listeners) return;
+    const audiences = this.audiences.get(tenantId);
+    if (!audiences) return;
     const alarm = alarmOf(data);
     if (alarm === undefined) return;
     const message = JSON.stringify({ channel: 'alarms', event, alarm });
     const deviceId = deviceOf(alarm);
-    for (const listener of listeners) listener(alarmId, message, deviceId);
+    for (const audience of audiences.values()) audience.take({ alarmId, message, deviceId });
   }
 }
 

@@ -1,4 +1,5 @@
 // One /ws client: its permissions and the devices it watches.
+import type { DecodingTurns } from '../gateway/memory/decoding-turns.ts';
 import type { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import type { Tally } from '../platform/concurrency/tally.ts';
 import {
@@ -34,6 +35,8 @@ export interface SessionParts extends TenantChannelParts {
   readonly alarms: AlarmFeed;
   /** Accounts for what waits for slow clients. */
   readonly memory: MemoryBudget;
+  /** In which the messages of all sockets are handled: each may name a thousand devices. */
+  readonly turns: Pick<DecodingTurns, 'enter'>;
   readonly limits: ConnectionLimits;
   /** Devices that the sockets of a tenant have subscribed to, each as often as it is held. */
   readonly subscribed: Tally;
@@ -46,8 +49,8 @@ const maxDevices = 10_000;
 const maxGroups = 100;
 /** Maximum devices in the groups of one socket, each counted for every group that it is in: they are held, and gone through. */
 export const maxMembers = 20_000;
-/** Maximum alarms that wait to be judged by their device. */
-const maxUnjudgedAlarms = 1000;
+/** What a message is counted as for each device that the socket watches, all of which are gone through. */
+const watchedBytes = 40;
 /** Maximum length of a message whose target is repeated in the response. */
 const maxRepeated = 4096;
 
@@ -90,8 +93,6 @@ export class Session {
   /** How many of both, as the tenant's tally has them. */
   private subscribed = 0;
   private stopAlarms: (() => void) | undefined;
-  private unjudgedAlarms = 0;
-  private lastAlarm = Promise.resolve();
   private closed = false;
   private readonly inbox: Inbox;
   private readonly ends: SessionEnds;
@@ -126,6 +127,8 @@ export class Session {
 
   private async take(text: string): Promise<void> {
     try {
+      await this.parts.turns.enter(this.caller.tenantId, text.length + this.watched.size * watchedBytes);
+      if (this.closed) return;
       const { response, follow } = await this.handle(text);
       await this.reply(response);
       if (!this.closed) follow?.();
@@ -246,23 +249,11 @@ export class Session {
     this.stopAlarms?.();
     // A slow client gets the last state of each alarm.
     this.stopAlarms = isOn
-      ? this.parts.alarms.subscribe(tenantId, (id, message, deviceId) => this.takeAlarm(id, message, deviceId))
+      ? this.parts.alarms.subscribe(tenantId, this.alarms, {
+          show: ({ alarmId, message }) => this.feed.push(`alarm ${alarmId}`, message),
+          missed: this.ends.tooSlow,
+        })
       : undefined;
-  }
-
-  /** Shows an alarm, to a limited user only if its device is visible; alarms stay in order. */
-  private takeAlarm(id: string, message: string, deviceId: string): void {
-    const push = () => this.feed.push(`alarm ${id}`, message);
-    if (!isLimited(this.alarms)) return push();
-    if (this.unjudgedAlarms >= maxUnjudgedAlarms) return this.ends.tooSlow();
-    this.unjudgedAlarms += 1;
-    this.lastAlarm = this.lastAlarm
-      .then(async () => {
-        const visible = await this.parts.visibleDevices(this.caller.tenantId, [deviceId], this.alarms);
-        if (visible.has(deviceId) && this.stopAlarms) push();
-      })
-      .catch((error: unknown) => this.parts.logger.warn({ err: error }, 'an alarm was not shown to a limited user'))
-      .finally(() => (this.unjudgedAlarms -= 1));
   }
 
   private async subscribe({ deviceIds, groupId }: Target): Promise<void> {

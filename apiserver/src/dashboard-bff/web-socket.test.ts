@@ -15,6 +15,7 @@ import { createMetrics } from '../platform/observability/metrics.ts';
 import { type Caller, publicCaller } from '../platform/rpc.ts';
 import { allScopes } from '../platform/scopes.ts';
 import { eventually } from '../platform/testing/eventually.ts';
+import type { VisibleDevices } from '../platform/visibility.ts';
 import { LiveHub } from '../telemetry/live/live.ts';
 import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/testing/test-devices.ts';
 import { AlarmFeed } from './alarm-feed.ts';
@@ -77,6 +78,14 @@ describe('/ws', () => {
     sk_live_x: { ...user, kind: 'service' },
   };
 
+  const visibleDevices: VisibleDevices = async (tenantId, deviceIds, { customerId, deviceGroupIds }) =>
+    new Set(
+      [...(await devices.lookup(tenantId, deviceIds)).values()]
+        .filter((device) => customerId === null || device.customerId === customerId)
+        .map(({ deviceId }) => deviceId)
+        .filter((id) => deviceGroupIds === null || (deviceGroupIds.includes('g') && members?.includes(id))),
+    );
+
   before(async () => {
     broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, createLogger('fatal'));
     await eventually(() => broker.isConnected);
@@ -88,15 +97,18 @@ describe('/ws', () => {
     for (const id of [first, second, third]) devices.add('acme', testDevice(id));
     devices.add('other', testDevice(foreign));
     live = new LiveHub();
-    alarms = new AlarmFeed({
-      whenConnected: (run) =>
-        run({
-          subscribe: (_subject: string, { callback }: SubscriptionOptions) => {
-            publishAlarm = (subject, alarm) =>
-              callback!(null, { subject, data: Buffer.from(JSON.stringify({ data: alarm })) } as unknown as Msg);
-          },
-        } as unknown as NatsConnection),
-    });
+    alarms = new AlarmFeed(
+      {
+        whenConnected: (run) =>
+          run({
+            subscribe: (_subject: string, { callback }: SubscriptionOptions) => {
+              publishAlarm = (subject, alarm) =>
+                callback!(null, { subject, data: Buffer.from(JSON.stringify({ data: alarm })) } as unknown as Msg);
+            },
+          } as unknown as NatsConnection),
+      },
+      { visibleDevices, logger: createLogger('fatal') },
+    );
     sockets = [];
     ends = [];
     refusals = [];
@@ -108,13 +120,7 @@ describe('/ws', () => {
     server = createServer();
     feed = attachWebSocket(server, {
       devices,
-      visibleDevices: async (tenantId, deviceIds, { customerId, deviceGroupIds }) =>
-        new Set(
-          [...(await devices.lookup(tenantId, deviceIds)).values()]
-            .filter((device) => customerId === null || device.customerId === customerId)
-            .map(({ deviceId }) => deviceId)
-            .filter((id) => deviceGroupIds === null || (deviceGroupIds.includes('g') && members?.includes(id))),
-        ),
+      visibleDevices,
       live,
       alarms,
       events: new EventFeed(broker, createLogger('fatal')),

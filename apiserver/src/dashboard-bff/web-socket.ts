@@ -6,6 +6,7 @@ import type { OpenCall } from '../gateway/admission/authenticate.ts';
 import { movedTo } from '../gateway/admission/open-call.ts';
 import { endConnection, errorBody } from '../gateway/http/http-server.ts';
 import { requestIdOf } from '../gateway/http/metadata.ts';
+import { DecodingTurns } from '../gateway/memory/decoding-turns.ts';
 import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import type { AccessEntry, AccessLog } from '../gateway/observability/access-log.ts';
 import { addressBlock } from '../platform/addresses/address-block.ts';
@@ -49,7 +50,7 @@ const mebibyte = 1024 * 1024;
 const requiredScope = 'telemetry:read';
 
 /** Dependencies of /ws. */
-export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'subscribed' | 'limits'> {
+export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'turns' | 'subscribed' | 'limits'> {
   /** Returns the caller behind a token, counted as a request of its tenant. Provided by the gateway. */
   readonly authenticate: (token: string, address: string) => Promise<Caller>;
   /** Reports whether the gateway has found the token valid within the last seconds. */
@@ -95,6 +96,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     ...given,
     limits,
     memory: new MemoryBudget({ total: 64 * mebibyte, perOwner: 24 * mebibyte }),
+    turns: new DecodingTurns(),
     subscribed: new Tally(),
     ofUser: new Tally(),
     ofTenant: new Tally(),

@@ -112,4 +112,30 @@ describe('the revocation lists of a process', () => {
     expect(await failing.catch((error: unknown) => error)).to.have.property('message', 'sealed otherwise');
     expect((await get()).der.length).to.be.greaterThan(100);
   });
+
+  it('are passed on a limited number of times if they are large', async () => {
+    const { deviceId } = await certified();
+    await test.database.system(async (tx) => {
+      await tx.query(
+        `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, revoked_at)
+         SELECT gen_random_uuid(), $1, sha256(gen_random_uuid()::text::bytea), 'large', '', now() FROM generate_series(1, 40000)`,
+        [tenantId],
+      );
+      await tx.query(
+        `INSERT INTO device_certificates (tenant_id, key_id, device_id, authority_id, serial_number, certificate, public_key_hash,
+           not_before, not_after, ended_at)
+         SELECT tenant_id, key_id, $2, $3, encode(uuid_send(gen_random_uuid()), 'hex'), '', key_hash,
+           now(), now() + interval '1 day', now()
+         FROM api_keys WHERE tenant_id = $1 AND prefix = 'large'`,
+        [tenantId, deviceId, authorityId],
+      );
+    });
+    const passed = async (count: number) => {
+      const results = await Promise.allSettled(Array.from({ length: count }, get));
+      return results.filter(({ status }) => status === 'fulfilled').length;
+    };
+    expect(await passed(30)).to.equal(16);
+    clock.advance(2000);
+    expect(await passed(30)).to.equal(2);
+  });
 });

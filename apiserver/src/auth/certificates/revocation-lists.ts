@@ -6,6 +6,7 @@ import type { Clock } from '../../platform/clock.ts';
 import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
+import { TokenBuckets } from '../../platform/token-bucket.ts';
 import type { SigningAuthority } from './certificate-authority.ts';
 import { listEnded } from './certificate-store.ts';
 import { revokedEntries, signRevocationList } from './revocation-list.ts';
@@ -15,6 +16,9 @@ const keptMilliseconds = 60_000;
 /** Of the lists that are kept. */
 const maximumBytes = 64 * 1024 * 1024;
 const readAtOnce = 1000;
+/** Lists from this size on are passed on so many times at once, and a second, for a tenant: each is copied several times to be sent. */
+const largeBytes = 1024 * 1024;
+const largeLists = { burst: 16, perSecond: 1 };
 /** More entries make lists of tens of megabytes, which proxies read into memory. */
 const maximumEntries = 500_000;
 
@@ -40,6 +44,7 @@ export class RevocationLists {
     maxSize: maximumBytes,
     sizeCalculation: ({ der }) => der.length + 500,
   });
+  private readonly allowance: TokenBuckets;
   private readonly builds = new Map<string, Promise<SignedList>>();
   private readonly slot = new FairSlots({
     ...{ total: 1, perOwner: 1, waitingPerOwner: 50 },
@@ -49,14 +54,22 @@ export class RevocationLists {
   constructor(database: Database, clock: Clock) {
     this.database = database;
     this.clock = clock;
+    this.allowance = new TokenBuckets(clock, largeLists);
   }
 
   /**
    * Returns the list of an authority that may still sign, at most a minute old; concurrent callers share its build. Throws
-   * RESOURCE_EXHAUSTED if it would have too many entries, FAILED_PRECONDITION if the authority may not sign lists, and what
+   * RESOURCE_EXHAUSTED if it would have too many entries, or is large and was asked for too often, FAILED_PRECONDITION if the authority may not sign lists, and what
    * `open` throws, which returns the authority.
    */
   async get(owner: ListOwner, open: () => Promise<SigningAuthority>): Promise<SignedList> {
+    const list = await this.current(owner, open);
+    const wait = list.der.length < largeBytes ? 0 : this.allowance.take(owner.tenantId);
+    if (wait > 0) throw resourceExhausted('large revocation lists were asked for too often', wait);
+    return list;
+  }
+
+  private async current(owner: ListOwner, open: () => Promise<SigningAuthority>): Promise<SignedList> {
     const key = `${owner.tenantId}/${owner.authorityId}`;
     const kept = this.kept.get(key);
     const age = kept ? this.clock.now() - kept.builtAt : Infinity;

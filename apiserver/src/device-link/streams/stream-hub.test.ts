@@ -1,5 +1,6 @@
 import { expect } from 'chai';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { MovableClock } from '../../auth/testing/test-platform.ts';
 import { createDevice, notifyDeviceChanged, setGateway } from '../../device-registry/devices/devices.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { deviceChannel } from '../../platform/database/channels.ts';
@@ -100,5 +101,125 @@ describe('the streams of gateways', () => {
         ...{ carried: 0, watched: [], signs: [] },
       });
     }
+  });
+
+  it('carry a limited number of children, of a tenant and in all', async () => {
+    const { database } = test;
+    const liveness = { seen: () => undefined, streamOpened: () => undefined, streamClosed: () => undefined };
+    const hub = new StreamHub(database, liveness, systemClock, createLogger('silent'), { ofTenant: 10, total: 15 });
+    const parts = { feed: { watch: () => () => undefined }, delivery: {}, failed: () => undefined };
+    // Known to no gateway in the database, which takes a moment to notice.
+    const children = (count: number) => new Set(Array.from({ length: count }, () => newId()));
+    const sessions: StreamSession[] = [];
+    const open = async (tenant: string) => {
+      const deviceId = newId();
+      await database.tenant(tenant, (tx) =>
+        createDevice(tx, {
+          ...{ tenantId: tenant, deviceId, name: deviceId, hardwareId: deviceId, profileId: '', groupIds: [] },
+          credentialType: 'api_key',
+        }),
+      );
+      const session = new StreamSession(
+        tenant,
+        deviceId,
+        parts as unknown as ConstructorParameters<typeof StreamSession>[2],
+      );
+      await hub.add(session);
+      sessions.push(session);
+      return session;
+    };
+    const tooMany = 'too many children of gateways';
+    await insertTenant(database, 'full');
+    const [first, second, other] = [await open(tenantId), await open(tenantId), await open('full')];
+    hub.carry(first, children(6));
+    expect(() => hub.carry(second, children(5))).to.throw(tooMany);
+    hub.carry(second, children(4));
+    // Others instead of these are no more.
+    hub.carry(first, children(6));
+    expect(() => hub.carry(first, children(7))).to.throw(tooMany);
+    expect(() => hub.carry(other, children(6))).to.throw(tooMany);
+    hub.carry(other, children(5));
+    hub.close(first);
+    hub.carry(second, children(10));
+    for (const session of sessions) hub.close(session);
+    expect(hub.carriedChildren).to.equal(0);
+    hub.carry(await open(tenantId), children(10));
+    hub.close(sessions.at(-1)!);
+  });
+
+  it('look once at what many changes of a gateway and its children leave, one stream after another', async () => {
+    const { database } = test;
+    let [reads, running, most] = [0, 0, 0];
+    const counted = Object.create(database, {
+      read: {
+        value: async (...given: Parameters<typeof database.read>) => {
+          reads += 1;
+          most = Math.max(most, (running += 1));
+          return database.read(...given).finally(() => (running -= 1));
+        },
+      },
+    }) as typeof database;
+    const liveness = { seen: () => undefined, streamOpened: () => undefined, streamClosed: () => undefined };
+    const hub = new StreamHub(counted, liveness, systemClock, createLogger('silent'));
+    const parts = { feed: { watch: () => () => undefined }, delivery: {}, failed: () => undefined };
+    const device = { tenantId, profileId: '', groupIds: [], credentialType: 'api_key' as const };
+    const families = Array.from({ length: 20 }, () => ({
+      gateway: newId(),
+      children: Array.from({ length: 5 }, newId),
+    }));
+    const sessions: StreamSession[] = [];
+    for (const { gateway, children } of families) {
+      await database.tenant(tenantId, async (tx) => {
+        await createDevice(tx, { ...device, deviceId: gateway, name: gateway, hardwareId: gateway });
+        for (const id of children) {
+          await createDevice(tx, { ...device, deviceId: id, name: id, hardwareId: id, gatewayDeviceId: gateway });
+        }
+      });
+      const session = new StreamSession(
+        tenantId,
+        gateway,
+        parts as unknown as ConstructorParameters<typeof StreamSession>[2],
+      );
+      session.following = 'all';
+      await hub.add(session);
+      hub.carry(session, await hub.followedBy(session));
+      sessions.push(session);
+    }
+    const announce = async (ids: readonly string[]) => {
+      for (let n = 0; n < 50; n += 1)
+        await database.tenant(tenantId, (tx) => notifyDeviceChanged(tx, tenantId, ...ids));
+    };
+    await eventually(() => running === 0);
+    [reads, most] = [0, 0];
+    const { gateway, children } = families[0]!;
+    await database.tenant(tenantId, (tx) => setGateway(tx, tenantId, children[0]!, null));
+    await announce(families.flatMap((family) => [family.gateway, ...family.children]));
+    await eventually(() => [...sessions[0]!.deviceIds].length === children.length);
+    await eventually(() => running === 0);
+    expect([...sessions[0]!.deviceIds]).to.have.members([gateway, ...children.slice(1)]);
+    // One for each change and device would be 6,000.
+    expect(reads).to.be.lessThan(2000);
+    expect(most).to.be.at.most(4);
+    for (const session of sessions) hub.close(session);
+    expect(hub.carriedChildren).to.equal(0);
+  });
+
+  it('are signs of life of their children once a second, however many messages the gateways send', () => {
+    const clock = new MovableClock();
+    const seen: string[] = [];
+    const liveness = {
+      ...{ seen: (_tenantId: string, deviceId: string) => seen.push(deviceId) },
+      ...{ streamOpened: () => undefined, streamClosed: () => undefined },
+    };
+    const hub = new StreamHub(test.database, liveness, clock, createLogger('silent'));
+    const session = new StreamSession(tenantId, 'gateway', {
+      ...{ feed: { watch: () => () => undefined }, delivery: {}, failed: () => undefined },
+    } as unknown as ConstructorParameters<typeof StreamSession>[2]);
+    session.carry(new Map(['gateway', 'first', 'second'].map((deviceId) => [deviceId, undefined])));
+    for (let message = 0; message < 100; message += 1) hub.alive(session);
+    expect(seen).to.deep.equal(['gateway', 'first', 'second']);
+    clock.advance(1000);
+    for (let message = 0; message < 100; message += 1) hub.alive(session);
+    expect(seen).to.have.length(6);
   });
 });

@@ -78,6 +78,8 @@ export class StreamSession {
   isReplaced = false;
   /** Whether the stream has ended. */
   isOver = false;
+  /** When a sign of life of its devices was last recorded. */
+  aliveAt = -Infinity;
   /** Which commands to the device itself it carries. */
   own: 'all' | 'attributeChanges' | 'none' = 'all';
   /** The children that the gateway wants; undefined: none but those it has listed. */
