@@ -25,7 +25,7 @@ const maxPerStatement = 500;
 export const maxChildren = 1000;
 
 /** Children that the streams of a tenant, and all, carry in a process: each takes a kibibyte or two. */
-const maximumCarried = { ofTenant: 50_000, total: 150_000 };
+const maximumCarried = { ofTenant: 100_000, total: 150_000 };
 
 /** While a stream is open its devices are alive; a pass over all streams takes this long. */
 const passMilliseconds = 5000;
