@@ -26,7 +26,8 @@ export interface AuditedMethod {
 }
 
 const { logout, logoutSso, revokeAllSessions, updateOwnTenant } = AuthService.method;
-const { changePassword, enrollTotp, confirmTotp, beginWebauthnRegistration, finishWebauthnRegistration } = AuthService.method;
+const { changePassword, enrollTotp, confirmTotp, beginWebauthnRegistration, finishWebauthnRegistration } =
+  AuthService.method;
 const ofCaller = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'user', id: caller.userId });
 
 const ofSession = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'session', id: caller.sessionId });
