@@ -548,7 +548,7 @@ for (const protocol of ['REST', 'gRPC'] as const) {
       await call('ListAuditAnchors');
     });
 
-    it('and of no other kind', () => {
+    it('leave none out', () => {
       const all = [...methods.keys()].filter((name) => protocol === 'gRPC' || routes.has(name));
       expect(all.filter((name) => !called.has(name) && !(name in elsewhere))).to.deep.equal([]);
     });
