@@ -21,6 +21,7 @@ import { insertTenant } from './auth/testing/test-fixtures.ts';
 import type { ClientMessage } from './dashboard-bff/client-message.ts';
 import { publicServices } from './gateway/services.ts';
 import { type Route, RouteTable } from './gateway/transcoding/routes.ts';
+import { hasUpdateMask } from './gateway/transcoding/update-mask.ts';
 import { TestClient } from './mqtt/testing/test-mqtt.ts';
 import type { Action } from './mqtt/topics.ts';
 import { requestExamples } from './openapi/examples.ts';
@@ -215,7 +216,8 @@ describe('every operation, as somebody else', function () {
   const overGrpc = async ({ method, ...route }: Route, credential: string): Promise<CallResult> => {
     const { fields, body } = requestOf({ method, ...route });
     const { path, requestSerialize, responseDeserialize } = grpcService(method.parent)[method.name]!;
-    const request = { ...body, ...fields };
+    const mask = Object.keys(body).map((name) => name.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase()));
+    const request = { ...body, ...fields, ...(hasUpdateMask(method.input) && { update_mask: mask.join() }) };
     const message = decoded(method, request);
     const metadata = new Metadata();
     if (credential !== '') metadata.set('x-api-key', credential);
@@ -256,6 +258,7 @@ describe('every operation, as somebody else', function () {
         results.push(...(await Promise.all([overRest(route, credential), ...grpc])));
       }
     }
+    expect(results.filter(({ text }) => text.includes('update_mask is required'))).to.deep.equal([]);
     return results;
   };
   /** Fails if a response contains something of the victim that the request did not. */

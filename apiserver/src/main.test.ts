@@ -73,7 +73,9 @@ describe('kellet-apiserver at SIGTERM', function () {
     probe.close();
     const targets = 'auth,device-registry,device-link,telemetry';
     const services = await processes.start({ KELLET_TARGET: targets, KELLET_CONTROL_PORT: port });
-    return { services, settings: { KELLET_TARGET: 'gateway', KELLET_SERVICE_ADDRESSES: `*=127.0.0.1:${port}` } };
+    // The gateway does not open this port, on which only services are called: on one machine, it is that of the services.
+    const ofGateway = { KELLET_TARGET: 'gateway', KELLET_CONTROL_PORT: port };
+    return { services, settings: { ...ofGateway, KELLET_SERVICE_ADDRESSES: `*=127.0.0.1:${port}` } };
   }
 
   async function endsWell(settings: Record<string, string>): Promise<void> {

@@ -159,7 +159,8 @@ async function run(config: Config): Promise<void> {
   });
   if (targets.has('gateway') || targets.has('telemetry')) liveRelay.start();
   for (const module of modules) if (!stopping.signal.aborted) await module.start?.();
-  if (modules.length > 0) await internal.listen(config.listenHost, config.controlPort);
+  // Nobody calls a gateway.
+  if (registry.services().length > 0) await internal.listen(config.listenHost, config.controlPort);
   const entrance = isGateway ? await openGateway(platform, { services, registry, directory, live, health }) : undefined;
   processServer.started();
   logger.info({ ...entrance?.ports, targets: [...targets] }, 'serving');

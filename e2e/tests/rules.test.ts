@@ -122,6 +122,8 @@ describe('rules', () => {
       });
     }
     expect(await alarmsOf(rule.rule_id)).to.have.length(1);
+    // A gateway that is apart may not have found the engine again.
+    await stack().waitReady('apiserver');
   });
 
   it('are validated with line and column, and belong to their tenant', async () => {

@@ -1,7 +1,10 @@
-// Truncates text that is too long for its container.
+// Makes text of others fit its container.
 
 /**
  * Returns the first `most` characters (UTF-16), with an ellipsis if there are more; half a surrogate pair is replaced.
  */
 export const shorten = (text: string, most: number): string =>
   text.length > most ? `${text.slice(0, most).toWellFormed()}…` : text;
+
+/** Returns a text without what PostgreSQL and canonical JSON cannot hold: NUL is removed, half a surrogate pair is replaced. */
+export const storable = (text: string): string => text.replaceAll('\0', '').toWellFormed();

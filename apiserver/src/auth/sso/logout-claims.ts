@@ -30,9 +30,12 @@ export function readLogoutClaims(claims: Readonly<Record<string, unknown>>): Log
   return sid === undefined ? 'it has neither sub nor sid' : { who: { subject, session: sid }, tokenId };
 }
 
-/** Reports whether a claim is a text that may name a session, a person or a token. */
+/**
+ * Reports whether a claim is a text that may name a session, a person or a token: PostgreSQL does not store NUL, and stores
+ * different halves of surrogate pairs as the same character, which would make two people one.
+ */
 export const isText = (value: unknown): value is string =>
-  typeof value === 'string' && value !== '' && value.length <= 255 && !value.includes('\0');
+  typeof value === 'string' && value !== '' && value.length <= 255 && !value.includes('\0') && value.isWellFormed();
 
 const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);

@@ -102,6 +102,7 @@ describe('claims of a provider', () => {
     ['no address', { email: undefined }],
     ['no subject', { sub: '' }],
     ['a huge subject', { sub: 's'.repeat(256) }],
+    ['half a surrogate pair in the subject', { sub: 's\ud83d' }],
   ] as const) {
     it(`admit nobody with ${what}`, () => expect(admit({ ...good, ...wrong }, provider)).to.be.a('string'));
   }

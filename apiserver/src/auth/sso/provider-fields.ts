@@ -3,6 +3,7 @@ import { invalidArgument } from '../../platform/errors.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import { type Role, tenantRoles } from '../roles/roles.ts';
+import { isText } from './logout-claims.ts';
 
 /** Checks the name of a provider. Throws INVALID_ARGUMENT. */
 export function providerName(name: string): string {
@@ -109,7 +110,7 @@ export function admit(
   provider: { readonly allowed_domains: readonly string[]; readonly role_mapping: Readonly<Record<string, string>> },
 ): Person | string {
   const { sub, email, email_verified: isVerified, name } = claims;
-  if (typeof sub !== 'string' || sub === '' || sub.length > 255 || sub.includes('\0')) return 'no subject';
+  if (!isText(sub)) return 'no subject';
   if (typeof email !== 'string' || !/^[^\s@\0]+@[^\s@\0]+$/.test(email) || email.length > 254)
     return 'no e-mail address';
   // Anyone can claim an address that nobody has verified.

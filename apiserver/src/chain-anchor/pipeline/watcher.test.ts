@@ -5,6 +5,7 @@ import { expect } from 'chai';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { fillTenant } from '../../tenant-data/testing/test-rows.ts';
 import { floorRate } from '../processor/fees.ts';
 import { Processor } from '../processor/processor.ts';
 import { startTestChain, type TestChain } from '../testing/test-chain.ts';
@@ -19,6 +20,7 @@ describe('pending transactions', function () {
   let test: TestDatabase;
   let chain: TestChain;
   let watcher: Watcher;
+  let tracker: Tracker;
   /** Database transactions of the watcher and the tracker. */
   let transactions = 0;
   const pollIntervals = { pollMilliseconds: 30_000, mostPollMilliseconds: 3_600_000 };
@@ -44,7 +46,7 @@ describe('pending transactions', function () {
       maximumRate: floorRate,
       onHighRate: () => undefined,
     });
-    const tracker = new Tracker(database, undefined, logger);
+    tracker = new Tracker(database, undefined, logger);
     const sender = new Sender(database, processor, tracker, logger, createMetrics());
     const { stuckTimeouts } = timingOf('local');
     watcher = new Watcher({
@@ -90,6 +92,29 @@ describe('pending transactions', function () {
       // Those before are due later, or as soon.
       expect((await waits()).at(-1)).to.be.within(expected - 5, expected + 1);
     }
+  });
+
+  it('say what the processor says about them, even with characters that PostgreSQL cannot hold', async () => {
+    await fillTenant(test.database, 'acme');
+    const txid = randomBytes(32).toString('hex');
+    const { rows } = await test.database.system(async (tx) => {
+      const updated = await tx.query<{ batch_id: string }>(
+        `UPDATE anchor_batches SET status = 'submitted' RETURNING batch_id`,
+      );
+      await tx.query(
+        `INSERT INTO chain_transactions (txid, purpose, batch_id, lease, raw_tx, attempt)
+         VALUES ($1, 'anchor', $2, '', '\\x00', 1)`,
+        [txid, updated.rows[0]!.batch_id],
+      );
+      return updated;
+    });
+    const nothing = { blockHash: '', blockHeight: 0, merklePath: '', competingTxids: [] };
+    const report = { txid, status: 'REJECTED', ...nothing, extraInfo: 'no\0 coin \ud83d' } as const;
+    expect(await tracker.apply(report, false)).to.equal('noted');
+    const batch = await test.database.system((tx) =>
+      tx.query('SELECT error FROM anchor_batches WHERE batch_id = $1', [rows[0]!.batch_id]),
+    );
+    expect(batch.rows).to.deep.equal([{ error: 'the processor rejected the transaction: no coin \ufffd' }]);
   });
 
   it('cost one database transaction for a poll of up to 16 whose status has not changed', async () => {

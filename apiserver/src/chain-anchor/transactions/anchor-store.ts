@@ -3,6 +3,7 @@ import { boundedCount, mostCounted } from '../../platform/database/bounded-count
 import type { Transaction } from '../../platform/database/database.ts';
 import { waitingTenants } from '../../platform/database/waiting-tenants.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
+import { storable } from '../../platform/shorten.ts';
 import { holdOffPurge, joinTenant } from '../../policies/tenant-reader.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
 
@@ -203,12 +204,12 @@ export async function markSeen(tx: Transaction, batchId: string): Promise<void> 
   );
 }
 
-/** Records why a batch is stuck. `failed` means that the processor refuses its bytes; it is still retried. */
+/** Records why a batch is stuck, which may be in the words of the processor. `failed` means that the processor refuses its bytes; it is still retried. */
 export async function markTrouble(tx: Transaction, batchId: string, error: string, failed: boolean): Promise<void> {
   await tx.query(
     `UPDATE anchor_batches SET error = $2, status = CASE WHEN $3 THEN 'failed' ELSE status END
      WHERE batch_id = $1 AND status IN ('submitted', 'seen', 'failed')`,
-    [batchId, error, failed],
+    [batchId, storable(error), failed],
   );
 }
 

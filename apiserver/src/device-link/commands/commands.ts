@@ -7,6 +7,7 @@ import { countedLimit } from '../../platform/database/number-limits.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { newId } from '../../platform/ids.ts';
 import { isLonger } from '../../platform/requests/fields.ts';
+import { storable } from '../../platform/shorten.ts';
 import { type Visibility, visibleDevices } from '../../platform/visibility.ts';
 import { redeliverySeconds } from './redelivery.ts';
 
@@ -24,7 +25,7 @@ export function keptError(error: string): string {
   const cut = isLonger(error, maxErrorLength)
     ? [...error.slice(0, 2 * maxErrorLength)].slice(0, maxErrorLength).join('')
     : error;
-  return cut.replaceAll('\0', '').toWellFormed();
+  return storable(cut);
 }
 
 /** States of a command that has not ended, as SQL. */

@@ -4,6 +4,7 @@ import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import { AuditEventSchema } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { auditEventHash, FIRST_PREVIOUS_HASH } from '@kellet/verify';
 import type { Caller } from '../rpc.ts';
+import { storable } from '../shorten.ts';
 
 /** The contents of an audit event, without id and time. */
 export interface AuditFacts {
@@ -58,8 +59,8 @@ export const emptyHead: ChainHead = { sequence: 0, hash: FIRST_PREVIOUS_HASH };
 /** Longest text of a field, in characters. */
 const maximumText = 256;
 
-/** Returns a text that PostgreSQL and canonical JSON can hold: without NUL and lone surrogates, and truncated. */
-const storable = (text: string): string => text.slice(0, maximumText).replaceAll('\0', '').toWellFormed();
+/** Returns a text of a client as it is recorded. */
+const recorded = (text: string): string => storable(text.slice(0, maximumText));
 
 /** Returns the record of an event, with truncated text from clients. */
 export function auditRecord(facts: AuditFacts, eventId: string, time: number): AuditRecord {
@@ -68,13 +69,13 @@ export function auditRecord(facts: AuditFacts, eventId: string, time: number): A
     eventId,
     time,
     tenantId: facts.tenantId,
-    actor: { kind: actor.kind, id: storable(actor.id), name: storable(actor.name) },
+    actor: { kind: actor.kind, id: recorded(actor.id), name: recorded(actor.name) },
     action: facts.action,
-    resource: { kind: resource.kind, id: storable(resource.id) },
+    resource: { kind: resource.kind, id: recorded(resource.id) },
     result: facts.result,
-    address: storable(facts.address),
-    userAgent: storable(facts.userAgent),
-    requestId: storable(facts.requestId),
+    address: recorded(facts.address),
+    userAgent: recorded(facts.userAgent),
+    requestId: recorded(facts.requestId),
   };
 }
 

@@ -1,4 +1,6 @@
+import type { JsonObject } from '@bufbuild/protobuf';
 import { expect } from 'chai';
+import { freeJsonField } from '../requests/fields.ts';
 import { Paging } from '../requests/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 import { jsonBytes, pageBytes, readSized, type Room, type SizedRow, sizedRows } from './sized-rows.ts';
@@ -125,5 +127,28 @@ describe('rows of a page', () => {
       },
     );
     expect([rows.length, isCut]).to.deep.equal([64, false]);
+  });
+
+  it('hold no free-form JSON whose text in PostgreSQL, which writes numbers without exponents, is far beyond its limit', async () => {
+    const limit = 16_384;
+    const isTaken = (value: JsonObject): boolean => {
+      try {
+        freeJsonField('value', value, limit);
+        return true;
+      } catch {
+        return false;
+      }
+    };
+    for (const number of [1, -0.5, 1e20, 1e21, -1.5e-7, Number.MAX_VALUE, -Number.MIN_VALUE]) {
+      let count = limit;
+      while (!isTaken({ list: Array.from({ length: count }, () => number) })) count = Math.floor(count * 0.9);
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ bytes: number }>('SELECT octet_length($1::jsonb::text) AS bytes', [
+          JSON.stringify({ list: Array.from({ length: count }, () => number) }),
+        ]),
+      );
+      // There is a space after each comma.
+      expect(rows[0]!.bytes, `${count} times ${number}`).to.be.within(limit / 4, limit * 1.6);
+    }
   });
 });

@@ -23,7 +23,8 @@ export interface Room {
 }
 
 /**
- * Returns SQL of the size of a column of type jsonb, which is one to three times that of its text. Taking the whole value out of it
+ * Returns SQL of the size of a column of type jsonb, which is one to three times that of its text, but less for numbers with
+ * large exponents, which the text writes out (freeJsonField bounds it for a row). Taking the whole value out of it
  * unpacks it without writing the text, which takes ten times as long; the column alone would be as large as it is stored.
  */
 export const jsonBytes = (column: string): string => `pg_column_size(${column} #> '{}')`;

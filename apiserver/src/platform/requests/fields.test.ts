@@ -29,6 +29,7 @@ describe('freeJsonField', () => {
     ['the key __proto__', JSON.parse('{"__proto__":{"a":1}}') as JsonObject],
     ['the maximum number of bytes', { a: 'x'.repeat(92) }],
     ['the maximum in multi-byte letters', { a: 'é'.repeat(46) }],
+    ['numbers of the maximum, written out', { a: 1e38, b: -1.5e-38 }],
   ];
   for (const [what, value] of taken) {
     it(`may hold ${what}`, () => expect(() => freeJsonField('metadata', value, 100)).not.to.throw());
@@ -45,6 +46,12 @@ describe('freeJsonField', () => {
       'metadata must not contain NUL',
     ],
     ['too many bytes', { a: 'x'.repeat(93) }, 'metadata must have at most 100 bytes'],
+    [
+      'a number with too many digits',
+      { a: 1e90 },
+      'metadata must have at most 100 bytes, with numbers without exponents',
+    ],
+    ['a number with too many places', { a: -5e-90 }, 'metadata must have at most 100 bytes'],
     ['few letters but too many bytes', { a: 'é'.repeat(47) }, 'metadata must have at most 100 bytes'],
   ];
   for (const [what, value, message] of refused) {

@@ -36,9 +36,11 @@ export function textMapField(name: string, map: Readonly<Record<string, string>>
 
 /**
  * Checks free-form JSON (google.protobuf.Struct): at most `maximumBytes` as UTF-8, no NUL, and no number that JSON
- * cannot express, which gRPC lets through.
+ * cannot express, which gRPC lets through. Numbers count as PostgreSQL writes those of jsonb, without exponents: 1e300 has
+ * 301 digits there, and would make what is read fifty times as large as what was sent.
  */
 export function freeJsonField(name: string, value: JsonObject, maximumBytes: number): void {
+  let digits = 0;
   const text = JSON.stringify(value, (key, item: unknown) => {
     if (key.includes('\0') || (typeof item === 'string' && item.includes('\0'))) {
       throw invalidArgument(`${name} must not contain NUL`);
@@ -46,10 +48,22 @@ export function freeJsonField(name: string, value: JsonObject, maximumBytes: num
     if (!key.isWellFormed() || (typeof item === 'string' && !item.isWellFormed())) {
       throw invalidArgument(`${name} is not valid Unicode`);
     }
-    if (typeof item === 'number' && !Number.isFinite(item)) throw invalidArgument(`${name}: numbers must be finite`);
+    if (typeof item === 'number') {
+      if (!Number.isFinite(item)) throw invalidArgument(`${name}: numbers must be finite`);
+      digits += exponentOf(item);
+    }
     return item;
   });
-  if (Buffer.byteLength(text) > maximumBytes) throw invalidArgument(`${name} must have at most ${maximumBytes} bytes`);
+  if (Buffer.byteLength(text) + digits <= maximumBytes) return;
+  const counted = digits > 0 ? ', with numbers without exponents' : '';
+  throw invalidArgument(`${name} must have at most ${maximumBytes} bytes${counted}`);
+}
+
+/** Returns the exponent with which a number is written, without its sign; 0 without one, as from 1e-6 to 1e21. */
+function exponentOf(value: number): number {
+  const size = Math.abs(value);
+  if (size === 0 || (size >= 1e-6 && size < 1e21)) return 0;
+  return Number(/\d+$/.exec(String(size))![0]);
 }
 
 /** Returns the normalised id. Throws NOT_FOUND for an invalid id, which cannot name anything, as for an unknown one. */
