@@ -39,8 +39,8 @@ describe('a session that its provider ends', () => {
     idp.people[id] = { email: `${id}@acme.test`, email_verified: true, name: 'Ann' };
     return id;
   };
-  const signIn = async (browser: TestBrowser, who: string): Promise<Record<string, string>> => {
-    const started = await browser.request(`${at.base}/api/v1/auth/sso/${name}/start?tenant_id=acme`);
+  const signIn = async (browser: TestBrowser, who: string, provider = name): Promise<Record<string, string>> => {
+    const started = await browser.request(`${at.base}/api/v1/auth/sso/${provider}/start?tenant_id=acme`);
     const returned = await browser.signInAt(idp, started.headers.get('location')!, who);
     return (await (await browser.request(returned)).json()) as Record<string, string>;
   };
@@ -95,6 +95,27 @@ describe('a session that its provider ends', () => {
       ),
     );
     expect(rows).to.deep.equal([{ actor_id: name, resource_kind: 'session' }]);
+  });
+
+  it('ends although the issuer was entered with another slash at its end than the provider has', async () => {
+    const slashed = `${name}-slashed`;
+    const settings = {
+      ...{ provider: slashed, issuer: `${idp.issuer}/`, client_id: idp.clientId, client_secret: idp.clientSecret },
+      allowed_domains: ['acme.test'],
+    };
+    expect((await at.ask('POST', 'auth/sso/providers', settings, admin)).status).to.equal(200);
+    const who = person();
+    const tokens = await signIn(new TestBrowser(), who, slashed);
+    const to = `${at.base}/api/v1/auth/sso/${slashed}/backchannel-logout?tenant_id=acme`;
+    expect((await post({ logout_token: await signed(claimsFor(who)) }, to)).status).to.equal(200);
+    await expectEnded(tokens);
+    const { body } = await at.ask(
+      'POST',
+      'auth/sso/logout',
+      {},
+      (await signIn(new TestBrowser(), who, slashed))['access_token'],
+    );
+    expect(body['logout_url']).to.contain(idp.issuer);
   });
 
   it('ends with all others of the person if the token names none', async () => {

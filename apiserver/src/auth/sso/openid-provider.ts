@@ -137,7 +137,7 @@ export class OpenidProviders {
     redirectUri: string,
     state: string,
   ): Promise<URL | undefined> {
-    if (decodeJwt(idToken).iss !== client.issuer) return undefined;
+    if (!isSameIssuer(decodeJwt(idToken).iss, client.issuer)) return undefined;
     const configuration = await this.configurationOf(client);
     if (configuration.serverMetadata().end_session_endpoint === undefined) return undefined;
     const url = buildEndSessionUrl(configuration, {
@@ -159,21 +159,23 @@ export class OpenidProviders {
     try {
       // Before any request: a token for others must not cause one.
       const { iss } = decodeJwt(token);
-      if (iss !== client.issuer) return 'another issuer has made it';
+      if (!isSameIssuer(iss, client.issuer)) return 'another issuer has made it';
     } catch {
       return 'it cannot be read';
     }
     let keys: JWTVerifyGetKey;
+    let issuer: string;
     try {
-      const { jwks_uri: url } = await this.metadataOf(client);
+      const { jwks_uri: url, issuer: stated } = await this.metadataOf(client);
       if (url === undefined) return 'away';
+      issuer = stated;
       keys = this.keysAt(url);
     } catch {
       return 'away';
     }
     try {
       const { payload } = await jwtVerify(token, keys, {
-        ...{ issuer: client.issuer, audience: client.clientId, algorithms: logoutAlgorithms },
+        ...{ issuer, audience: client.clientId, algorithms: logoutAlgorithms },
         ...{ maxTokenAge: age.seconds, clockTolerance: age.tolerance, currentDate: new Date(age.now) },
       });
       return payload;
@@ -275,6 +277,10 @@ export class OpenidProviders {
     }
   }
 }
+
+/** Reports whether issuers are the same: of one without a path, as discovery has it, a slash at the end does not matter. */
+const isSameIssuer = (one: string | undefined, other: string): boolean =>
+  one !== undefined && URL.parse(one)?.href === URL.parse(other)?.href;
 
 /** Returns a URL to which browsers are sent with secrets. Throws unless it is as protected as the issuer. */
 function checkedProtocol(url: URL, { issuer }: ProviderClient): URL {
