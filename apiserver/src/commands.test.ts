@@ -2,11 +2,14 @@ import { expect } from 'chai';
 import { isRecorded, unknownFlag } from './commands.ts';
 
 describe('the record of a command', () => {
-  const usage = 'usage: kellet-apiserver keys list | rotate\n       kellet-apiserver keys --all';
+  const usage =
+    'usage: kellet-apiserver keys list | rotate\n       kellet-apiserver keys --all\n  keys [--of KEY] on|off';
   for (const [words, recorded] of [
     ['rotate', true],
     ['rotate now', true],
     ['--all', true],
+    ['--of=key on', true],
+    ['off --of key', true],
     ['list', false],
     ['rotat', false],
     ['', false],

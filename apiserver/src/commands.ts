@@ -86,9 +86,12 @@ const onDatabase = (
   },
 ];
 
-/** Reports whether the arguments of a command may change something: their first word is in its usage, and not a reading one. */
+/**
+ * Reports whether the arguments of a command may change something: their first word, or its flag, is in its usage, and not a reading
+ * one.
+ */
 export const isRecorded = ([verb = '']: readonly string[], usage: string, reading: readonly string[]): boolean =>
-  verb !== '' && !reading.includes(verb) && usage.split(/\s+/).includes(verb);
+  verb !== '' && !reading.includes(verb) && usage.split(/[\s|[\]]+/).includes(verb.split('=')[0]!);
 
 /** Returns the audit event of a command, whose actor is the user of the operating system. */
 const commandFacts = (words: string): AuditFacts => ({

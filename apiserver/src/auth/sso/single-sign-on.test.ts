@@ -365,6 +365,37 @@ describe('single sign-on', () => {
       expect((await run(`SELECT FROM users WHERE tenant_id = $1 AND email LIKE '${who}%'`)).rowCount).to.equal(0);
     });
 
+    it('to a tenant that is suspended or deleted, and changes none of its users', async () => {
+      for (const [state, column] of [
+        ['suspended', 'suspended_at'],
+        ['deleted', 'deleted_at'],
+      ] as const) {
+        const tenantId = `closed-${newId().slice(-12)}`;
+        await insertTenant(at.test.database, tenantId);
+        const run = (text: string) => at.test.database.system((tx) => tx.query(text, [tenantId]));
+        const settings = { role_mapping: { staff: 'viewer', admins: 'tenant_admin' } };
+        const name = await provider(settings, (await at.signedIn('tenant_admin', tenantId)).token);
+        const staff = { groups: ['staff'] };
+        const [known, stranger] = [person(staff), person(staff)];
+        expect((await signIn(name, known)).status).to.equal(200);
+        idp.people[known] = { ...idp.people[known], groups: ['admins'] };
+        const browsers = [known, stranger].map((who) => ({ who, browser: new TestBrowser() }));
+        const returns = await Promise.all(
+          browsers.map(async ({ who, browser }) => ({ browser, url: await returning(browser, name, who) })),
+        );
+        const users = 'SELECT email, role FROM users WHERE tenant_id = $1 ORDER BY email';
+        const before = (await run(users)).rows;
+        await run(`UPDATE tenants SET ${column} = now() WHERE tenant_id = $1`);
+        for (const { browser, url } of returns) {
+          const { status, body } = await callback(browser, url);
+          expect([status, body['message']]).to.deep.equal([403, `tenant ${state}`]);
+        }
+        expect((await run(users)).rows).to.deep.equal(before);
+        await run(`UPDATE tenants SET ${column} = NULL WHERE tenant_id = $1`);
+        expect((await signIn(name, stranger)).status).to.equal(200);
+      }
+    });
+
     it('with an error of the provider', async () => {
       const browser = new TestBrowser();
       const url = new URL(await returning(browser, await provider(), person()));

@@ -17,7 +17,7 @@ import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
-import { holdOffPurge } from '../../policies/tenant-reader.ts';
+import { holdOffPurge, refuseClosedTenant } from '../../policies/tenant-reader.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { isSameMailbox } from '../accounts/email-addresses.ts';
 import { hashPassword } from '../accounts/passwords.ts';
@@ -295,6 +295,8 @@ async function userOf(
 ): Promise<UserRow | string> {
   const { tenant_id: tenantId, provider, role_mapping: mapping } = settings;
   if (!(await holdOffPurge(tx, tenantId))) return purged;
+  // The provider has said who it is, so this reveals nothing. Opening the session would refuse it only after the user was changed.
+  await refuseClosedTenant(tx, tenantId);
   const key = { tenantId, provider, subject: person.subject };
   let known = await findIdentity(tx, key);
   // First sign-ins take turns, so that two concurrent ones of the same person create one user.

@@ -82,7 +82,8 @@ function auditedMethod(route: Route, items: ReadonlyMap<string, string>): Audite
   const isNamed = path.startsWith(`${collection}/{`);
   const resourceOf = (request: object, response: object | undefined): ResourceRef => {
     if (isNamed) return { kind, id: textOf((request as Fields)[field]) };
-    return { kind, id: response === undefined ? '' : idIn(response as Fields, field, kind) };
+    // The caller chooses the ids of some items, such as tenants, which tells what failed.
+    return { kind, id: idIn((response ?? request) as Fields, field, kind) };
   };
   return { action, resourceOf };
 }
@@ -116,10 +117,10 @@ const kindOf = (collection: string): string =>
 export const localName = (field: string): string =>
   field.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 
-/** Returns the id of a created item: a field of the response, or of the item in it. */
-function idIn(response: Fields, field: string, kind: string): string {
-  const item = response[localName(kind)];
-  return textOf(response[field]) || (typeof item === 'object' && item !== null ? textOf((item as Fields)[field]) : '');
+/** Returns the id of a created item: a field of the message, or of the item in it. */
+function idIn(message: Fields, field: string, kind: string): string {
+  const item = message[localName(kind)];
+  return textOf(message[field]) || (typeof item === 'object' && item !== null ? textOf((item as Fields)[field]) : '');
 }
 
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : '');

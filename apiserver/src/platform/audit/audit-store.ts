@@ -324,7 +324,10 @@ export interface AnchoredRow extends HeadToAnchor {
   readonly time: Date;
 }
 
-/** Records heads that were anchored. */
+/**
+ * Records heads that were anchored. When they were is not later than by the database's clock: else a process whose clock was ahead would
+ * keep the others from anchoring until then.
+ */
 export async function storeAnchors(tx: Transaction, anchors: readonly AnchoredRow[]): Promise<void> {
   await tx.query(
     `WITH added AS (
@@ -332,7 +335,7 @@ export async function storeAnchors(tx: Transaction, anchors: readonly AnchoredRo
        SELECT * FROM unnest($1::text[], $2::int4[], $3::bytea[], $4::bytea[], $5::timestamptz[])
        ON CONFLICT DO NOTHING
      )
-     UPDATE audit_heads head SET anchored_sequence = anchor.sequence, anchored_at = anchor.time
+     UPDATE audit_heads head SET anchored_sequence = anchor.sequence, anchored_at = least(anchor.time, now())
      FROM unnest($1::text[], $2::int4[], $5::timestamptz[]) AS anchor (tenant_id, sequence, time)
      WHERE head.tenant_id = anchor.tenant_id`,
     [

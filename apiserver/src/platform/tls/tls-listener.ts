@@ -28,7 +28,11 @@ export function createTlsListener(
     (socket: TLSSocket) => accept(socket),
   );
   limitConnections(server, connections);
-  server.on('tlsClientError', (error) => logger.debug({ err: error }, 'a TLS handshake failed'));
+  server.on('tlsClientError', (error, socket) => {
+    logger.debug({ err: error }, 'a TLS handshake failed');
+    // Node leaves it open when the handshake has not ended in time.
+    socket.destroy();
+  });
   files.follow((certificate) => server.setSecureContext({ ...fixed, ...certificate }));
   return server;
 }

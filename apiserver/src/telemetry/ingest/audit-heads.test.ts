@@ -101,4 +101,14 @@ describe('anchoring audit logs', function () {
     expect(leaf.toString('hex')).to.equal(newest!.dataHash);
     expect((await fsck(test.database)).problems).to.deep.equal([]);
   });
+
+  it('goes on after a process whose clock was ahead has anchored', async () => {
+    await insertTenant(test.database, 'early');
+    await happen('early');
+    const clock = { now: () => Date.now() + 365 * 86_400_000 };
+    expect(await anchorNextHeads({ database: test.database, clock, writer }, clock.now())).to.be.greaterThan(0);
+    await happen('early');
+    expect(await anchor(Date.now() + 1000)).to.equal(1);
+    expect((await anchors('early')).map(({ sequence }) => sequence)).to.deep.equal([2, 1]);
+  });
 });

@@ -1,0 +1,39 @@
+import { once } from 'node:events';
+import { rmSync } from 'node:fs';
+import { type AddressInfo, connect } from 'node:net';
+import { expect } from 'chai';
+import { writeControlTls } from '../../internal/testing/test-control-tls.ts';
+import { createLogger } from '../observability/logger.ts';
+import { TlsFiles } from './tls-files.ts';
+import { createTlsListener } from './tls-listener.ts';
+
+/** The beginning of a ClientHello that would be 512 bytes long. */
+const hello = Buffer.from(`1603010200010001fc0303${'00'.repeat(300)}`, 'hex');
+
+describe('a listener of TLS', () => {
+  it('closes connections whose handshake does not end in time, whatever arrives', async () => {
+    const { folder, certFile, keyFile } = await writeControlTls();
+    const logger = createLogger('silent');
+    let accepted = 0;
+    const options = { connections: 10, handshakeTimeout: 300 };
+    const server = createTlsListener(new TlsFiles(certFile, keyFile, logger), options, logger, () => (accepted += 1));
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const { port } = server.address() as AddressInfo;
+    const begin = performance.now();
+    // One is silent, the other sends byte by byte.
+    await Promise.all(
+      [0, 1].map(async (bytes) => {
+        const socket = connect(port, '127.0.0.1').on('error', () => undefined);
+        const closed = new Promise((resolve) => socket.resume().on('close', resolve));
+        let sent = 0;
+        const dripping = setInterval(() => socket.writable && socket.write(hello.subarray(sent, (sent += bytes))), 50);
+        await closed;
+        clearInterval(dripping);
+      }),
+    );
+    expect(performance.now() - begin).to.be.within(250, 5000);
+    expect(accepted).to.equal(0);
+    server.close();
+    rmSync(folder, { recursive: true });
+  });
+});
