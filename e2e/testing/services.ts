@@ -39,8 +39,8 @@ export function assembleServices(options: {
   const membership = new RolloutMembership(systemClock);
   const profiles = new ProfileApplier(database, registryUsage, membership);
   const templates = new TemplateApplier(database);
-  const tenants = new TenantApplier({ database, config: { tenantGraceDays: 30, passwordStrength: 3 } });
   const platform = { ...testPlatform(database, new MovableClock()), clock: systemClock, paging };
+  const tenants = new TenantApplier(platform);
   const ota = createOta(platform, createProfileReader(database), writer, membership);
   dispatcher.addApplier('Tenant', tenants);
   dispatcher.addApplier('DeviceProfile', profiles);

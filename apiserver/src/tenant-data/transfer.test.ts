@@ -270,10 +270,7 @@ describe('an exported tenant', function () {
   });
 
   it('is the same in another database, with every row, file, key and secret', async () => {
-    const applier = new TenantApplier({
-      database: source.database,
-      config: { tenantGraceDays: 30, passwordStrength: 3 },
-    });
+    const applier = new TenantApplier(testPlatform(source.database, new MovableClock()));
     const login = { email: 'admin@moving.test', password: 'correct horse battery' };
     await fillTenant(source.database, 'moving');
     await fillTenant(source.database, 'staying');

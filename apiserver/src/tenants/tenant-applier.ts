@@ -14,6 +14,8 @@ import { notifyChanged } from '../control/changes.ts';
 import { inManifest } from '../control/field-names.ts';
 import { requestOf, type Specs } from '../control/manifest-mapping.ts';
 import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
+import { systemFacts } from '../platform/audit/audit-event.ts';
+import type { AuditTrail } from '../platform/audit/audit-trail.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
@@ -51,25 +53,30 @@ interface Observed {
   readonly adminUserId: string;
 }
 
+interface ApplierParts extends Pick<Platform, 'database'> {
+  readonly audit: Pick<AuditTrail, 'within'>;
+  readonly config: Pick<Config, 'tenantGraceDays' | 'passwordStrength'>;
+}
+
 /**
  * Applies Tenant manifests. A field that the API has changed since the manifest was applied keeps its value until the
  * manifest changes that field.
  */
 export class TenantApplier implements Applier<TenantSpec, Observed> {
   private readonly database: Database;
+  private readonly audit: Pick<AuditTrail, 'within'>;
   private readonly settings: Pick<Config, 'tenantGraceDays' | 'passwordStrength'>;
 
-  constructor({
-    database,
-    config,
-  }: Pick<Platform, 'database'> & { config: Pick<Config, 'tenantGraceDays' | 'passwordStrength'> }) {
+  constructor({ database, audit, config }: ApplierParts) {
     this.database = database;
+    this.audit = audit;
     this.settings = config;
   }
 
   /**
    * Writes the tenant, and creates its administrator when the manifest begins to name one; an existing account keeps its password,
-   * and one that was deleted stays deleted. The spec states the namespace that the operator has found to be the tenant's; without one, as of a request, the namespace is only planned.
+   * and one that was deleted stays deleted. The spec states the namespace that the operator has found to be the tenant's; without
+   * one, as of a request, the namespace is only planned.
    * An empty one states that the tenant has none now, and nothing else is applied.
    */
   async apply(meta: ObjectMeta, spec: TenantSpec, last?: LastStep): Promise<Applied<Observed>> {
@@ -85,7 +92,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       const adminUserId = await this.database.system(async (tx) => {
         await takeUp(tx, 'Tenant', meta);
         const administrator = { email: spec.adminEmail ?? '', passwordHash };
-        const userId = await writeTenant(tx, id, spec.namespace, settings, administrator);
+        const userId = await this.writeTenant(tx, id, spec.namespace, settings, administrator);
         await last?.(tx);
         return userId;
       });
@@ -95,6 +102,37 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       if (!refusal) throw error;
       return { id, refusal };
     }
+  }
+
+  /** Writes what a manifest says, and returns the id of its administrator; empty if there is no such account. */
+  private async writeTenant(
+    tx: Transaction,
+    tenantId: string,
+    namespace: string | undefined,
+    settings: TenantSettings,
+    { email, passwordHash }: Administrator,
+  ): Promise<string> {
+    const before = await holdTenant(tx, tenantId, settings.name, namespace ?? `kellet-${tenantId}`);
+    if (before.purged_at) {
+      throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id cannot be reused`);
+    }
+    if (before.deleted_at) throw new RefusalError('TenantDeleted', deletedMessage(tenantId, before.purge_at));
+    const changed = changedSettings(before.applied, settings);
+    if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
+    const isMissing = await lacksAdministrator(tx, tenantId, before.applied, email);
+    if (isMissing && passwordHash !== undefined) {
+      const user = { userId: newId(), tenantId, email, name: '', role: 'tenant_admin', disabled: false } as const;
+      await insertUser(tx, { ...user, passwordHash });
+      const resource = { kind: 'user', id: user.userId };
+      await this.audit.within(tx, { ...systemFacts('auth.tenant_administrator_created', resource), tenantId });
+    }
+    const named = isMissing && passwordHash === undefined ? before.applied.admin_email : email;
+    if (Object.keys(changed).length > 0 || named !== before.applied.admin_email) {
+      await noteApplied(tx, tenantId, { ...settings, ...(named !== undefined && { admin_email: named }) });
+    }
+    const isConfirmed = before.namespace_confirmed && before.namespace === namespace;
+    if (namespace !== undefined && !isConfirmed) await confirmNamespace(tx, tenantId, namespace);
+    return email === '' ? '' : ((await findUserId(tx, tenantId, email)) ?? '');
   }
 
   /**
@@ -184,35 +222,6 @@ interface Administrator {
   readonly email: string;
   /** Undefined if the account need not be created. */
   readonly passwordHash: string | undefined;
-}
-
-/** Writes what a manifest says, and returns the id of its administrator; empty if there is no such account. */
-async function writeTenant(
-  tx: Transaction,
-  tenantId: string,
-  namespace: string | undefined,
-  settings: TenantSettings,
-  { email, passwordHash }: Administrator,
-): Promise<string> {
-  const before = await holdTenant(tx, tenantId, settings.name, namespace ?? `kellet-${tenantId}`);
-  if (before.purged_at) {
-    throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id cannot be reused`);
-  }
-  if (before.deleted_at) throw new RefusalError('TenantDeleted', deletedMessage(tenantId, before.purge_at));
-  const changed = changedSettings(before.applied, settings);
-  if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
-  const isMissing = await lacksAdministrator(tx, tenantId, before.applied, email);
-  if (isMissing && passwordHash !== undefined) {
-    const user = { userId: newId(), tenantId, email, name: '', role: 'tenant_admin', disabled: false } as const;
-    await insertUser(tx, { ...user, passwordHash });
-  }
-  const named = isMissing && passwordHash === undefined ? before.applied.admin_email : email;
-  if (Object.keys(changed).length > 0 || named !== before.applied.admin_email) {
-    await noteApplied(tx, tenantId, { ...settings, ...(named !== undefined && { admin_email: named }) });
-  }
-  const isConfirmed = before.namespace_confirmed && before.namespace === namespace;
-  if (namespace !== undefined && !isConfirmed) await confirmNamespace(tx, tenantId, namespace);
-  return email === '' ? '' : ((await findUserId(tx, tenantId, email)) ?? '');
 }
 
 /**

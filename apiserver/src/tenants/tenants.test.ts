@@ -120,6 +120,17 @@ describe('tenants', () => {
       expect(await codeOf(login('acme', 'another good password'))).to.equal('UNAUTHENTICATED');
     });
 
+    it('record in the audit log that they create an administrator', async () => {
+      const { observed } = await apply('recorded');
+      await apply('recorded', { rateLimitPerMinute: 70 });
+      const { rows } = await test.database.system((tx) =>
+        tx.query('SELECT action, actor_kind, resource_id FROM audit_pending WHERE tenant_id = $1', ['recorded']),
+      );
+      expect(rows).to.deep.equal([
+        { action: 'auth.tenant_administrator_created', actor_kind: 'system', resource_id: observed!.adminUserId },
+      ]);
+    });
+
     describe('whose administrator was replaced by another one and deleted', () => {
       const replace = async (tenantId: string) => {
         const user = {

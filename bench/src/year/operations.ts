@@ -13,9 +13,12 @@ import {
 } from '../../../apiserver/src/device-link/ota/rollouts/planning/rollout-admissibility.ts';
 import { RolloutApplier } from '../../../apiserver/src/device-link/ota/rollouts/rollout-applier.ts';
 import { createProfileReader } from '../../../apiserver/src/device-link/provisioning/profiles.ts';
+import { AuditTrail } from '../../../apiserver/src/platform/audit/audit-trail.ts';
+import { systemClock } from '../../../apiserver/src/platform/clock.ts';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
+import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
 import { deleteTenantRows, remainingTables } from '../../../apiserver/src/tenant-data/row-purge.ts';
 import { TenantApplier } from '../../../apiserver/src/tenants/tenant-applier.ts';
 import { driftPageSize } from '../../../operator/src/drift-repair.ts';
@@ -54,7 +57,13 @@ export async function openOperations(environment: Environment, tenantId: string)
   const profiles = createProfileReader(database);
   const profileId = namedId(tenantId, 'profile', profile);
   const applier = new RolloutApplier(database, profiles, { now: () => Date.now() });
-  const tenants = new TenantApplier({ database, config: { tenantGraceDays: 30, passwordStrength: 3 } });
+  const audit = new AuditTrail({
+    database,
+    clock: systemClock,
+    logger: createLogger('silent'),
+    metrics: createMetrics(),
+  });
+  const tenants = new TenantApplier({ database, audit, config: { tenantGraceDays: 30, passwordStrength: 3 } });
 
   const request = async (method: string, path: string, body?: unknown, key = ''): Promise<void> => {
     const response = await fetch(`${base}${path}`, {

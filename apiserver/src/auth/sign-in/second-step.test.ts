@@ -70,6 +70,21 @@ describe('second factors', () => {
       expect(await codeOf(at.call(method.confirmTotp, { code: late }, caller))).to.equal('FAILED_PRECONDITION');
     });
 
+    it('is asked for, and the audit log says so once a minute, even if nobody gives it', async () => {
+      const { user } = await withApp();
+      const recorded = async () => {
+        const { rows } = await at.test.database.system((tx) =>
+          tx.query(`SELECT FROM audit_pending WHERE actor_id = $1 AND action = 'auth.login_begun'`, [user.user_id]),
+        );
+        return rows.length;
+      };
+      for (let n = 0; n < 3; n += 1) await mfaToken(user);
+      await eventually(async () => (await recorded()) === 1);
+      at.clock.advance(60_000);
+      await mfaToken(user);
+      await eventually(async () => (await recorded()) === 2);
+    });
+
     it('accepts each code once, also of concurrent attempts, and none of an earlier step', async () => {
       const { user, secret } = await withApp();
       const tokens = [await mfaToken(user), await mfaToken(user), await mfaToken(user)];

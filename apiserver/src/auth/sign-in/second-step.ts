@@ -78,7 +78,7 @@ export class SecondStep {
     origin: SessionOrigin,
     first: SessionStart = { aal: 'aal1' },
   ): Promise<FirstStep | undefined> {
-    const { database, clock, sessions } = this.parts;
+    const { database, clock, sessions, events } = this.parts;
     if (!user.mfa_enrolled) {
       const pair = await sessions.open(user.user_id, origin, first);
       return pair && { kind: 'tokens', pair };
@@ -89,6 +89,7 @@ export class SecondStep {
       const { passwordHash } = first;
       if (passwordHash !== undefined && !(await hasPasswordHash(tx, owner.userId, passwordHash))) return undefined;
       const mfaToken = await beginPending(tx, owner, clock.now(), first.atProvider);
+      events.begun(user, origin);
       return { kind: 'second_factor', mfaToken, methods: await methodsOf(tx, owner.userId) };
     });
   }

@@ -40,6 +40,13 @@ export class SignInEvents {
     return this.audit.within(tx, ofSession('auth.login', 'OK', session, origin));
   }
 
+  /** Records that the first factor was right and a second one is asked for: once a minute, because it can be repeated all the time. */
+  begun(user: TriedAccount, origin: SessionOrigin): void {
+    const resource = { kind: 'user', id: user.user_id };
+    const facts = { tenantId: user.tenant_id ?? '', actor: actorOf(user), action: 'auth.login_begun', resource };
+    this.audit.noteOnce({ ...facts, result: 'OK', ...origin });
+  }
+
   /** Records that a refresh token was used twice, in the transaction that ends its session. */
   reused(tx: Transaction, session: SessionState, origin: SessionOrigin): Promise<void> {
     return this.audit.within(tx, ofSession('auth.refresh_reused', 'UNAUTHENTICATED', session, origin));

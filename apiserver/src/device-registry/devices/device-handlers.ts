@@ -80,13 +80,13 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           tags: request.tags,
           metadata: request.metadata,
         });
-        // The call may have waited for the quota.
-        await refuseLosses(tx, caller);
         const [issued] = await Promise.all([
           credentials.issue(tx, device, wanted),
           membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(row) }]),
         ]);
         await queryGroups.follow(tx, tenantId, [row.device_id]);
+        // The call may have waited for the quota, or a rollout of the profile.
+        await refuseLosses(tx, caller);
         const { certificateExpiresAt = null } = issued;
         await setCertificateExpiry(tx, tenantId, row.device_id, issued.certificateExpiresAt);
         const created = { ...row, certificate_expires_at: certificateExpiresAt };

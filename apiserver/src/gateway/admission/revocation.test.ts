@@ -13,6 +13,7 @@ import { expect } from 'chai';
 import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
 import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts';
 import { sleep } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
@@ -40,7 +41,7 @@ describe('a credential', () => {
   let applier: TenantApplier;
 
   before(async () => {
-    applier = new TenantApplier({ database: one.test.database, config: { tenantGraceDays: 30, passwordStrength: 3 } });
+    applier = new TenantApplier(testPlatform(one.test.database, new MovableClock()));
     proxy = await TcpProxy.before(one.test.url);
     remote = new Database(proxy.through(one.test.url), createLogger('silent'), { heartbeatMilliseconds });
     const untilAborted = async (signal: AbortSignal) => {

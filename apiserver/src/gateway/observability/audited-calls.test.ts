@@ -12,7 +12,7 @@ const nameOf = (method: { readonly name: string; readonly parent: { readonly nam
 
 /** Calls that change something and are not recorded by the gateway. */
 const exceptions: Record<string, string> = {
-  'AuthService/Login': 'auth.login and auth.login_failed',
+  'AuthService/Login': 'auth.login, auth.login_begun and auth.login_failed',
   'AuthService/VerifyMfa': 'auth.login and auth.login_failed',
   'AuthService/BeginWebauthnLogin': 'a step of a sign-in',
   'AuthService/FinishWebauthnLogin': 'auth.login and auth.login_failed',
