@@ -192,7 +192,12 @@ describe('every operation, as somebody else', function () {
     for (const name of inPath)
       expect(ids, `a variable of ${method.name} that the walk does not know`).to.have.property(name);
     const named = method.input.fields.filter(
-      ({ name, fieldKind, scalar }) => fieldKind === 'scalar' && scalar === ScalarType.STRING && name in ids,
+      ({ name, fieldKind, scalar, oneof }, _, all) =>
+        fieldKind === 'scalar' &&
+        scalar === ScalarType.STRING &&
+        name in ids &&
+        // Of fields that exclude each other, the first.
+        (!oneof || all.find((field) => field.oneof === oneof)!.name === name),
     );
     const fields = Object.fromEntries(named.map(({ name }) => [name, ids[name]!]));
     return { inPath, fields, body: withIds(requestExamples[method.name] ?? {}) as JsonObject };
