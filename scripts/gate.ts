@@ -168,6 +168,9 @@ const unitProcesses = 2;
 /** Files that a process of unit tests runs before another takes over: starting one takes a few seconds. */
 const unitFiles = 12;
 
+/** Unit tests that run one after another: their processes would take each other's callbacks from the broker. */
+const serialTests = 'apiserver/src/chain-anchor/';
+
 /** Holds the statements that the unit tests sent to PostgreSQL, for the check of their plans. */
 const statementsFolder = join(workFolder, 'statements');
 
@@ -253,9 +256,9 @@ const runEndToEndFiles = (files: readonly string[]): Promise<RunResult> =>
 async function runUnitTests(files: readonly string[]): Promise<RunResult> {
   const { mochaGlobalSetup, mochaGlobalTeardown } = await import('../dev/stack/testing/test-services.ts');
   await mochaGlobalSetup();
-  const portions = Array.from({ length: Math.ceil(files.length / unitFiles) }, (_, index) =>
-    files.slice(index * unitFiles, (index + 1) * unitFiles),
-  );
+  const portions = [files.filter((file) => file.startsWith(serialTests))];
+  const others = files.filter((file) => !file.startsWith(serialTests));
+  for (let at = 0; at < others.length; at += unitFiles) portions.push(others.slice(at, at + unitFiles));
   const result: RunResult = {};
   const work = async () => {
     for (let files = portions.shift(); files; files = portions.shift())
