@@ -1,4 +1,4 @@
-// Makes text of others fit its container.
+// Shortens and cleans text from outside before it is stored or shown.
 
 /**
  * Returns the first `most` characters (UTF-16), with an ellipsis if there are more; half a surrogate pair is replaced.

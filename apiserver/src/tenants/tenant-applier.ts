@@ -118,7 +118,8 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
     }
     if (before.deleted_at) throw new RefusalError('TenantDeleted', deletedMessage(tenantId, before.purge_at));
     const changed = changedSettings(before.applied, settings);
-    if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
+    const isChanged = Object.keys(changed).length > 0;
+    if (isChanged) await updateTenant(tx, tenantId, changed);
     const isMissing = await lacksAdministrator(tx, tenantId, before.applied, email);
     if (isMissing && passwordHash !== undefined) {
       const user = { userId: newId(), tenantId, email, name: '', role: 'tenant_admin', disabled: false } as const;
@@ -127,7 +128,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       await this.audit.within(tx, { ...systemFacts('auth.tenant_administrator_created', resource), tenantId });
     }
     const named = isMissing && passwordHash === undefined ? before.applied.admin_email : email;
-    if (Object.keys(changed).length > 0 || named !== before.applied.admin_email) {
+    if (isChanged || named !== before.applied.admin_email) {
       await noteApplied(tx, tenantId, { ...settings, ...(named !== undefined && { admin_email: named }) });
     }
     const isConfirmed = before.namespace_confirmed && before.namespace === namespace;

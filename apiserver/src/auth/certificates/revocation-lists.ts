@@ -16,8 +16,9 @@ const keptMilliseconds = 60_000;
 /** Of the lists that are kept. */
 const maximumBytes = 64 * 1024 * 1024;
 const readAtOnce = 1000;
-/** Lists from this size on are passed on so many times at once, and a second, for a tenant: each is copied several times to be sent. */
+/** Lists of at least this many bytes are large: each is copied several times to be sent. */
 const largeBytes = 1024 * 1024;
+/** How many large lists a tenant gets at once, and per second. */
 const largeLists = { burst: 16, perSecond: 1 };
 /** More entries make lists of tens of megabytes, which proxies read into memory. */
 const maximumEntries = 500_000;
@@ -59,8 +60,8 @@ export class RevocationLists {
 
   /**
    * Returns the list of an authority that may still sign, at most a minute old; concurrent callers share its build. Throws
-   * RESOURCE_EXHAUSTED if it would have too many entries, or is large and was asked for too often, FAILED_PRECONDITION if the authority may not sign lists, and what
-   * `open` throws, which returns the authority.
+   * RESOURCE_EXHAUSTED if it would have too many entries, or is large and was asked for too often, FAILED_PRECONDITION if the
+   * authority may not sign lists, and what `open` throws, which returns the authority.
    */
   async get(owner: ListOwner, open: () => Promise<SigningAuthority>): Promise<SignedList> {
     const list = await this.current(owner, open);

@@ -1,6 +1,9 @@
 // SQL of second factors. All of it runs in system transactions, because a platform administrator has no tenant; every
 // statement names the user.
 import type { Transaction } from '../../platform/database/database.ts';
+import { unauthenticated } from '../../platform/errors.ts';
+import type { Caller } from '../../platform/rpc.ts';
+import { sessionState } from '../credentials/credential-store.ts';
 import type { Passkey } from './passkeys.ts';
 
 /** A user with stored factors. */
@@ -50,6 +53,18 @@ export async function lockAccount(
     [userId],
   );
   return rows[0];
+}
+
+/**
+ * Locks the account of a caller who changes its own credentials, and returns it. Throws UNAUTHENTICATED if the account is gone or
+ * disabled, or the session was ended while the call waited: another session may have enrolled the first factor meanwhile, or an
+ * administrator ended this one.
+ */
+export async function lockOwnAccount(tx: Transaction, caller: Caller): Promise<FactorAccount> {
+  const account = await lockAccount(tx, caller.userId, 'NO KEY UPDATE');
+  const session = account && (await sessionState(tx, caller.sessionId));
+  if (!session || session.revoked) throw unauthenticated();
+  return account;
 }
 
 /** Returns a user's factors, locked, so that attempts take turns. Creates the row if it is missing. */

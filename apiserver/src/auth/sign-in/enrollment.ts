@@ -1,18 +1,17 @@
 // Enrollment of second factors by their users: authenticator apps, security keys and passkeys.
 import type { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, unauthenticated } from '../../platform/errors.ts';
+import { alreadyExists, failedPrecondition, invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
-import { sessionState } from '../credentials/credential-store.ts';
 import {
   confirmTotp,
   type FactorAccount,
   type FactorRow,
   insertPasskey,
   listPasskeys,
-  lockAccount,
   lockFactors,
+  lockOwnAccount,
   markEnrolled,
   replaceRecoveryCodes,
   storePendingTotp,
@@ -40,10 +39,7 @@ export function enrollmentHandlers(
     work: (tx: Transaction, account: FactorAccount, factors: FactorRow) => Promise<T>,
   ): Promise<T> =>
     database.system(async (tx) => {
-      const account = await lockAccount(tx, caller.userId, 'NO KEY UPDATE');
-      // While the call waited for the lock, another session may have enrolled the first factor, or an administrator ended this one.
-      const session = account && (await sessionState(tx, caller.sessionId));
-      if (!session || session.revoked) throw unauthenticated();
+      const account = await lockOwnAccount(tx, caller);
       const factors = await lockFactors(tx, { userId: caller.userId, tenantId: account.tenant_id });
       return work(tx, account, factors);
     });

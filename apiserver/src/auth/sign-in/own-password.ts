@@ -8,8 +8,7 @@ import { findEnabledAccount, replacePasswordHash } from '../accounts/account-sto
 import { checkNewPassword } from '../accounts/password-policy.ts';
 import { hashPassword, verifyPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
-import { sessionState } from '../credentials/credential-store.ts';
-import { lockAccount } from '../second-factors/factor-store.ts';
+import { lockOwnAccount } from '../second-factors/factor-store.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { revokeSessionsOfUser } from './sessions.ts';
 
@@ -46,10 +45,7 @@ export function ownPasswordHandlers(
       });
       const passwordHash = await hashPassword(newPassword, tenantId || owner);
       await database.system(async (tx) => {
-        if (!(await lockAccount(tx, userId, 'NO KEY UPDATE'))) throw unauthenticated();
-        // The call may have waited since the session was ended.
-        const session = await sessionState(tx, sessionId);
-        if (!session || session.revoked) throw unauthenticated();
+        await lockOwnAccount(tx, caller);
         if (!(await replacePasswordHash(tx, userId, account.password_hash, passwordHash))) {
           throw failedPrecondition('the password was changed meanwhile');
         }

@@ -34,12 +34,15 @@ export const isState = (text: string): boolean => /^[\w-]{43}$/.test(text);
 /** Returns the hash under which a state is remembered. */
 export const stateHash = (state: string): Buffer => createHash('sha256').update(state).digest();
 
+/** Sign-ins that began at the same time in one browser have cookies of their own. */
+const plainNameOf = (state: string): string => `kellet_sso_${state.slice(0, 16)}`;
+
 /**
- * Sign-ins that began at the same time in one browser have cookies of their own. Over https the name has the prefix with which
+ * Returns the name of the cookie of a sign-in. Over https the name has the prefix with which
  * browsers accept it from https only: a page over http must not plant the cookie of a sign-in that somebody else has begun.
  */
 const nameOf = (state: string, callback: string): string =>
-  `${isSecure(callback) ? '__Secure-' : ''}kellet_sso_${state.slice(0, 16)}`;
+  `${isSecure(callback) ? '__Secure-' : ''}${plainNameOf(state)}`;
 
 const isSecure = (callback: string): boolean => new URL(callback).protocol === 'https:';
 
@@ -62,7 +65,7 @@ function attributes(callback: string): string {
 export function begunIn(cookies: string, secrets: SealedSecrets, state: string, now: number): BegunSignIn | undefined {
   for (const cookie of cookies.split('; ')) {
     const [name = '', value = ''] = cookie.split('=');
-    if (!name.endsWith(`kellet_sso_${state.slice(0, 16)}`)) continue;
+    if (!name.endsWith(plainNameOf(state))) continue;
     try {
       const sealed = Buffer.from(value, 'base64url').toString('base64');
       const begun = JSON.parse(secrets.open(state, sealed)) as BegunSignIn;

@@ -57,8 +57,9 @@ export function groupHandlers(
   };
 
   /**
-   * Replaces the members and announces whose rights change. Judges the caller again once the users are locked, for whom the call may
-   * have waited: a caller who is demoted meanwhile must not become a member.
+   * Replaces the members, and notifies all processes of the users whose rights change. Once the users are locked, throws
+   * PERMISSION_DENIED or UNAUTHENTICATED if the caller has lost rights or its session since the call was admitted: a caller demoted in
+   * the meantime must not become a member.
    */
   const replaceMembers = async (
     tx: Transaction,

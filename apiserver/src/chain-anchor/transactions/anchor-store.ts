@@ -204,7 +204,10 @@ export async function markSeen(tx: Transaction, batchId: string): Promise<void> 
   );
 }
 
-/** Records why a batch is stuck, which may be in the words of the processor. `failed` means that the processor refuses its bytes; it is still retried. */
+/**
+ * Records why a batch is stuck, which may be in the words of the processor. `failed` means that the processor refuses its bytes; it
+ * is still retried.
+ */
 export async function markTrouble(tx: Transaction, batchId: string, error: string, failed: boolean): Promise<void> {
   await tx.query(
     `UPDATE anchor_batches SET error = $2, status = CASE WHEN $3 THEN 'failed' ELSE status END

@@ -298,9 +298,8 @@ export class StreamHub {
 
   private checkRoom(session: StreamSession, children: ReadonlySet<string>): void {
     const { tenantId } = session;
-    const known = new Set(session.deviceIds);
-    known.delete(session.deviceId);
-    const added = children.size - known.size;
+    const replaced = [...session.deviceIds].filter((deviceId) => deviceId !== session.deviceId);
+    const added = children.size - replaced.length;
     const { ofTenant, total } = this.most;
     if (added <= 0 || (this.carried.of(tenantId) + added <= ofTenant && this.carried.of('') + added <= total)) return;
     throw resourceExhausted('streams carry the commands of too many children of gateways here: try again later', 60);
