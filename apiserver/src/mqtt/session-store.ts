@@ -100,8 +100,13 @@ export interface Stamp {
 /** Sets when sessions expire, from now on, unless a newer connection has them. */
 export async function stampSessions(tx: Transaction, stamps: readonly Stamp[]): Promise<void> {
   await tx.query(
+    // Locked in the order of beginSessions, so that the two do not deadlock.
     `UPDATE mqtt_sessions m SET expires_at = now() + s.seconds * interval '1 second'
-     FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::int4[]) AS s (tenant_id, device_id, connection_id, seconds)
+     FROM (
+       SELECT tenant_id, device_id, connection_id, seconds
+       FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::int4[]) AS s (tenant_id, device_id, connection_id, seconds)
+       JOIN mqtt_sessions USING (tenant_id, device_id, connection_id)
+       ORDER BY tenant_id, device_id FOR UPDATE OF mqtt_sessions) AS s
      WHERE m.tenant_id = s.tenant_id AND m.device_id = s.device_id AND m.connection_id = s.connection_id`,
     [
       stamps.map(({ tenantId }) => tenantId),

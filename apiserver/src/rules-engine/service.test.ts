@@ -634,6 +634,32 @@ describe('rules', () => {
       await mark('deleted_at', 'NULL');
     });
 
+    it('do not wait for those of another tenant that are locked, which are taken later', async () => {
+      const { ruleId } = await rules.makeRule({ actions: [webhook()], expression: 'false' });
+      const locked = newId();
+      // Due once it is locked.
+      await rules.query(
+        `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event, next_at)
+         SELECT tenant_id, $2, rule_id, $3, actions -> 0, '{}', now() + interval '1 second' FROM rules WHERE rule_id = $1`,
+        [ruleId, locked, device],
+      );
+      await rules.test.database.system(async (tx) => {
+        await tx.query('SELECT FROM rule_actions WHERE action_id = $1 FOR UPDATE', [locked]);
+        await eventually(
+          async () => (await rules.query('SELECT FROM rule_actions WHERE next_at <= now()')).length === 1,
+        );
+        await rules.query(
+          `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event)
+           VALUES ('other', $1, $1, $1, '{"kind":"rpc","method":"m","params":{}}', '{}')`,
+          [newId()],
+        );
+        const waiting = `SELECT FROM rule_actions WHERE tenant_id = 'other' AND dead_at IS NULL`;
+        await eventually(async () => (await rules.query(waiting)).length === 0);
+        expect(received).to.have.length(0);
+      });
+      await eventually(() => received.length === 1);
+    });
+
     it('are given up at once for a device that was deleted', async () => {
       const action = { action: { case: 'rpc', value: { method: 'm' } } } as const;
       const { ruleId } = await rules.makeRule({ actions: [action] });

@@ -78,10 +78,9 @@ export async function enqueueActions(
 }
 
 /**
- * Claims up to `limit` due actions, at most `perTenant` of each tenant and none of the tenants in `except`; first those of
- * tenants with few in `busy`. Those of a
- * suspended tenant wait, and those of a deleted one are never taken. The cost depends on the number of tenants with
- * actions, not of actions that wait.
+ * Claims up to `limit` due actions, at most `perTenant` of each tenant and none of the tenants in `except`; first those
+ * of tenants with few in `busy`. Those of a suspended tenant wait, and those of a deleted one are never taken. The cost
+ * depends on the number of tenants with actions, not of actions that wait.
  */
 export async function claimActions(
   tx: Transaction,
@@ -95,9 +94,13 @@ export async function claimActions(
          SELECT tenant_id, action_id, next_at FROM rule_actions
          WHERE tenant_id = w.tenant_id AND dead_at IS NULL AND next_at <= now() ORDER BY next_at LIMIT $2) AS d
        WHERE w.tenant_id <> ALL($3) AND ${tenantExists('w')} AND NOT ${tenantSuspendedOf('w')}
-       ORDER BY coalesce(running, 0), d.next_at LIMIT $1)
+       ORDER BY coalesce(running, 0), d.next_at LIMIT $1
+     ), free AS (
+       -- Those that others change or delete are left: one tenant must not make the others wait.
+       SELECT tenant_id, action_id FROM due JOIN rule_actions a USING (tenant_id, action_id)
+       WHERE a.next_at <= now() FOR NO KEY UPDATE OF a SKIP LOCKED)
      UPDATE rule_actions a SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
-     FROM due WHERE a.tenant_id = due.tenant_id AND a.action_id = due.action_id AND a.next_at <= now()
+     FROM free WHERE a.tenant_id = free.tenant_id AND a.action_id = free.action_id
      RETURNING a.tenant_id, a.action_id, a.rule_id, a.device_id, a.action, a.event, a.attempts,
        coalesce((SELECT NOT enabled FROM rules r WHERE r.tenant_id = a.tenant_id AND r.rule_id = a.rule_id), true) AS is_void`,
     [limit, perTenant, except, busy.tenants, busy.running],
