@@ -22,11 +22,16 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/tls': ['platform/addresses', 'platform/observability', 'platform/background'],
   'platform/outbound': ['platform/observability'],
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
-  'platform/database': ['platform', 'platform/concurrency', 'platform/observability', 'platform/requests'],
+  'platform/database/connection': ['platform', 'platform/concurrency', 'platform/observability'],
+  'platform/database': ['platform', 'platform/observability'],
+  'platform/statements': ['platform/concurrency', 'platform/requests', 'platform/database'],
   'platform/events': [
     ...['platform', 'platform/concurrency', 'platform/observability', 'platform/background', 'platform/database'],
+    'platform/statements',
   ],
-  'platform/audit': ['platform', 'platform/observability', 'platform/database', 'platform/events'],
+  'platform/audit': [
+    ...['platform', 'platform/observability', 'platform/database/*', 'platform/statements', 'platform/events'],
+  ],
   'platform/grpc': ['platform', 'platform/addresses'],
   'platform/object-store': ['platform', 'platform/concurrency', 'platform/outbound'],
   config: ['platform/*'],

@@ -6,9 +6,9 @@ import { relocateArtifacts } from '../device-link/ota/artifacts/artifact-store.t
 import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { appliedMigrations, migrate, pendingMigrations } from '../platform/database/migrate.ts';
-import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import type { Logger } from '../platform/observability/logger.ts';
+import { prepareForTexts } from '../platform/statements/row-texts.ts';
 import { forgetSuperseded } from '../telemetry/cold/cold-file-store.ts';
 import { indexRestoredSegments, recreateSegmentTable } from '../telemetry/write/segments.ts';
 import { type Manifest, readLines, readManifest, type StoredObject, type StoredTable } from './folder.ts';

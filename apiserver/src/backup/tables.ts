@@ -1,9 +1,9 @@
 // SQL that reads and writes any table: each row as PostgreSQL's own text, from which every type can be read again without
 // loss.
 import { listTables as listAllTables, referencesLast } from '../platform/database/catalogue.ts';
-import { readCursor, sizedPieces } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { textBytes } from '../platform/database/row-texts.ts';
+import { readCursor, sizedPieces } from '../platform/statements/cursor.ts';
+import { textBytes } from '../platform/statements/row-texts.ts';
 
 /** A table to be backed up. */
 export interface Table {

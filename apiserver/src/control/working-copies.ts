@@ -7,9 +7,9 @@ import type {
   WorkingCopySchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { planAlongIndexes } from '../platform/database/index-plans.ts';
 import { invalidArgument } from '../platform/errors.ts';
 import { isId, nilId } from '../platform/ids.ts';
+import { planAlongIndexes } from '../platform/statements/index-plans.ts';
 import { kindNumbers } from './kinds.ts';
 
 /** Maximum number of working copies per message. */

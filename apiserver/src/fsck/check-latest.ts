@@ -1,8 +1,8 @@
 // Checks the latest values of devices against the points of a segment.
-import { readCursor, sizedPieces } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { jsonBytes } from '../platform/database/sized-rows.ts';
 import { pagesOf } from '../platform/pages-of.ts';
+import { readCursor, sizedPieces } from '../platform/statements/cursor.ts';
+import { jsonBytes } from '../platform/statements/sized-rows.ts';
 import type { Findings } from './check.ts';
 
 /** A point whose values must be in the latest values of its device. */

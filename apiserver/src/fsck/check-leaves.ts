@@ -1,6 +1,6 @@
 // Checks the index of leaves: what waits to be packed, and the runs, against the leaf vectors of the batches.
-import { readCursor } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
+import { readCursor } from '../platform/statements/cursor.ts';
 import { hashBytes, idBytes, prefixOf } from '../telemetry/leaves/leaf-blocks.ts';
 import { idAt } from '../telemetry/leaves/leaf-bytes.ts';
 import { sourceOf } from '../telemetry/leaves/packing.ts';

@@ -1,7 +1,7 @@
 // Checks the points of hot segments: hashes, places in batches, numbers of rows, the index of leaves, and the latest values.
-import { readCursor, sizedPieces } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { sqlState } from '../platform/errors.ts';
+import { readCursor, sizedPieces } from '../platform/statements/cursor.ts';
 import { purgeBegunSince } from '../policies/tenant-reader.ts';
 import { leafHash } from '../telemetry/points/leaf-hashes.ts';
 import type { SegmentRow } from '../telemetry/write/segments.ts';

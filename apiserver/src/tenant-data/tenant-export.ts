@@ -1,10 +1,10 @@
 // Exports a tenant: a snapshot of its rows in every table, its artifacts and its cold files (transfer-format.ts).
 import { chunkBytes } from '../device-link/ota/artifacts/artifact-store.ts';
 import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
-import { readCursor, sizedPieces } from '../platform/database/cursor.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { prepareForTexts, textBytes } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
+import { readCursor, sizedPieces } from '../platform/statements/cursor.ts';
+import { prepareForTexts, textBytes } from '../platform/statements/row-texts.ts';
 import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
 import { type NamedFile, nameOf, places } from '../telemetry/cold/file-layout.ts';
 import {

@@ -1,9 +1,9 @@
 // Imports an exported tenant, all or nothing: its rows are written in one transaction, and cold files without rows are
 // ignored.
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { newId } from '../platform/ids.ts';
 import type { ObjectStore } from '../platform/object-store/object-store.ts';
+import { prepareForTexts } from '../platform/statements/row-texts.ts';
 import { fileBytes } from '../telemetry/cold/file-layout.ts';
 import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from '../telemetry/write/writer-closing.ts';
 import { deletionOf, notifyTenantChanged } from '../tenants/tenant-store.ts';

@@ -1,9 +1,9 @@
 // The SQL of webhooks and their deliveries. Triggers record deliveries and add up their bytes (migrations/0140_kept_sums.sql).
 import type { Busy } from '../platform/background/fair-worker.ts';
-import { boundedCount } from '../platform/database/bounded-count.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { checkRoom, countedLimit } from '../platform/database/number-limits.ts';
 import { failedPrecondition, notFound } from '../platform/errors.ts';
+import { boundedCount } from '../platform/statements/bounded-count.ts';
 import { tenantExists, tenantSuspendedOf } from '../policies/tenant-reader.ts';
 import { retrySeconds } from './sending/retry-schedule.ts';
 

@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import pg from 'pg';
-import type { RecordedStatement } from '../../../apiserver/src/platform/database/recorded-statement.ts';
+import type { RecordedStatement } from '../../../apiserver/src/platform/database/connection/recorded-statement.ts';
 import { exceptions, type PlanException } from './plan-exceptions.ts';
 
 /** Tables that do not grow with devices or time: with the number of tenants or processes at most, or because they stay empty. */

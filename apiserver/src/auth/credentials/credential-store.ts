@@ -1,6 +1,6 @@
 // SQL that decides whether sessions, keys and Kubernetes identities are valid.
 import type { Transaction } from '../../platform/database/database.ts';
-import { rowsOf } from '../../platform/database/index-plans.ts';
+import { rowsOf } from '../../platform/statements/index-plans.ts';
 import { joinTenant, lookUpTenant } from '../../policies/tenant-reader.ts';
 import type { Grant } from '../roles/rights.ts';
 import type { Role } from '../roles/roles.ts';

@@ -1,9 +1,9 @@
 // Keys of devices, and what is stored of their certificates and pre-shared keys: created with the device or by its claim,
 // revoked with the device, replaced by rotation.
-import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { countedLimit } from '../../platform/database/number-limits.ts';
 import { newId } from '../../platform/ids.ts';
+import { columns } from '../../platform/statements/columns.ts';
 import { mintKey } from '../credentials/api-key-format.ts';
 import { notifyRevoked } from '../credentials/revocations.ts';
 

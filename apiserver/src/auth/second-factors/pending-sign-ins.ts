@@ -1,7 +1,7 @@
 // Sign-ins whose first factor was right and that wait for the second, each known by its MFA token.
 import { randomBytes } from 'node:crypto';
 import type { Transaction } from '../../platform/database/database.ts';
-import { deleteBefore } from '../../platform/database/delete-before.ts';
+import { deleteBefore } from '../../platform/statements/delete-before.ts';
 import { credentialHash } from '../credentials/api-key-format.ts';
 import type { FactorOwner } from './factor-store.ts';
 

@@ -4,8 +4,8 @@ import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { deleteBefore } from '../../platform/database/delete-before.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
+import { deleteBefore } from '../../platform/statements/delete-before.ts';
 import { addressRule, delayAfter, type DelayRule, pairRule } from './login-delay.ts';
 
 /** Delays sign-ins after failures: per pair of account and address, and per address (IPv6: /64). */

@@ -1,7 +1,7 @@
 // SQL of single sign-on: providers, the links between their people and users, and sign-ins that have returned.
 import type { Transaction } from '../../platform/database/database.ts';
-import { deleteBefore } from '../../platform/database/delete-before.ts';
 import { countedLimit } from '../../platform/database/number-limits.ts';
+import { deleteBefore } from '../../platform/statements/delete-before.ts';
 import { tenantExists } from '../../policies/tenant-reader.ts';
 import { userColumns, type UserRow } from '../accounts/account-store.ts';
 

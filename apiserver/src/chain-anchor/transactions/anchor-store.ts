@@ -1,9 +1,9 @@
 // SQL for anchor batches and the transactions made for them.
-import { boundedCount, mostCounted } from '../../platform/database/bounded-count.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { waitingTenants } from '../../platform/database/waiting-tenants.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
 import { storable } from '../../platform/shorten.ts';
+import { boundedCount, mostCounted } from '../../platform/statements/bounded-count.ts';
+import { waitingTenants } from '../../platform/statements/waiting-tenants.ts';
 import { holdOffPurge, joinTenant } from '../../policies/tenant-reader.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
 

@@ -2,12 +2,12 @@
 import type { JsonObject } from '@bufbuild/protobuf';
 import { commandsChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { rowsOf } from '../../platform/database/index-plans.ts';
 import { countedLimit } from '../../platform/database/number-limits.ts';
-import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { newId } from '../../platform/ids.ts';
 import { isLonger } from '../../platform/requests/fields.ts';
 import { storable } from '../../platform/shorten.ts';
+import { rowsOf } from '../../platform/statements/index-plans.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { type Visibility, visibleDevices } from '../../platform/visibility.ts';
 import { redeliverySeconds } from './redelivery.ts';
 

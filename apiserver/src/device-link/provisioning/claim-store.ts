@@ -1,7 +1,7 @@
 // SQL of claims.
 import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { rowsOf } from '../../platform/database/index-plans.ts';
+import { rowsOf } from '../../platform/statements/index-plans.ts';
 import { tenantExists, tenantNotPurged } from '../../policies/tenant-reader.ts';
 import type { RegisteredKey } from './provision-key.ts';
 

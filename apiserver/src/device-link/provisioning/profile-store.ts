@@ -5,8 +5,8 @@ import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.t
 import { CreateProfileRequestSchema, type Profile, ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { profileChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { isId } from '../../platform/ids.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import type { ShownProfile, Tag } from '../../policies/profile-reader.ts';
 import type { ProfileFields } from './profile-rules.ts';
 

@@ -5,12 +5,12 @@ import { CreateProfileRequestSchema, type ProfileService } from '@kellet/proto/e
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
+import { listSized } from '../../platform/statements/sized-rows.ts';
 import { anchoringModeName } from '../../policies/policies.ts';
 import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { nameTaken, resourceName } from '../../resources/resource-names.ts';

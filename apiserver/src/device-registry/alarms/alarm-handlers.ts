@@ -8,7 +8,6 @@ import {
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
-import { listSized } from '../../platform/database/sized-rows.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -21,6 +20,7 @@ import { enumFilter } from '../../platform/requests/enums.ts';
 import { freeJsonField, idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Caller, Implementation } from '../../platform/rpc.ts';
+import { listSized } from '../../platform/statements/sized-rows.ts';
 import { visibilityOf, wholeTenant } from '../../platform/visibility.ts';
 import type { HoldDevice } from '../entities/entity-parts.ts';
 import {

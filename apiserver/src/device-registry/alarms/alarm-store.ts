@@ -4,17 +4,17 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Alarm_Severity, Alarm_Status, AlarmSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../../platform/clock.ts';
 import { holdLock, ruleEvaluationLock } from '../../platform/database/advisory-locks.ts';
-import { columns } from '../../platform/database/columns.ts';
-import { readCursor } from '../../platform/database/cursor.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
 import { nilId } from '../../platform/ids.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
+import { columns } from '../../platform/statements/columns.ts';
+import { readCursor } from '../../platform/statements/cursor.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { inDeviceGroups, isLimited, type Visibility, visibleDevices } from '../../platform/visibility.ts';
 
 /** Alarms of one tenant. Rules raise them beyond it, and the oldest cleared ones are deleted. */

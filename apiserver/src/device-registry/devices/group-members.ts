@@ -1,8 +1,8 @@
 // SQL of the groups that devices are in.
 import { groupChannel } from '../../platform/database/channels.ts';
-import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { type KelletError, resourceExhausted } from '../../platform/errors.ts';
+import { columns } from '../../platform/statements/columns.ts';
 
 /** Groups of a device besides those with a query: each page shows those of all of its devices. */
 export const maximumGroupsOfDevice = 100;

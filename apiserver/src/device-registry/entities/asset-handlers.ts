@@ -5,11 +5,11 @@ import type { AssetSchema, DeviceRegistryService } from '@kellet/proto/es/kellet
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
+import { listSized } from '../../platform/statements/sized-rows.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import { placementProblem } from './asset-placement.ts';
 import {

@@ -2,8 +2,8 @@
 import { assetTreesLock, holdLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
-import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { visibleTo } from '../../platform/visibility.ts';
 import { maximumLevels } from './asset-placement.ts';
 

@@ -4,11 +4,11 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { CustomerSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { listSized } from '../../platform/database/sized-rows.ts';
 import { failedPrecondition } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
+import { listSized } from '../../platform/statements/sized-rows.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import {
   belongingsOf,

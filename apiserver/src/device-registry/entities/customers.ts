@@ -1,10 +1,10 @@
 // SQL of customers. Every function works inside the caller's transaction.
 import type { Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
-import { type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { idField } from '../../platform/requests/fields.ts';
+import { type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { visibleTo } from '../../platform/visibility.ts';
 
 /** A row of the table customers. */

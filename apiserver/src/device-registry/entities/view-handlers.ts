@@ -9,11 +9,11 @@ import type {
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
-import { listSized } from '../../platform/database/sized-rows.ts';
 import { invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
+import { listSized } from '../../platform/statements/sized-rows.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import { findAsset } from './assets.ts';
 import { checkCustomer, customerFilter } from './customers.ts';

@@ -1,8 +1,8 @@
 // SQL of entity views. Every function works inside the caller's transaction.
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
-import { type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { notFound } from '../../platform/errors.ts';
+import { type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { visibleTo } from '../../platform/visibility.ts';
 
 /** A row of the table entity_views; absent ids are null. Exactly one of device_id and asset_id is set. */

@@ -1,6 +1,6 @@
 // The SQL of bulk changes.
-import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { columns } from '../../platform/statements/columns.ts';
 import type { Conditions } from '../devices/device-filters.ts';
 import { type DeviceRow, fleetColumns, type FleetRow } from '../devices/devices.ts';
 

@@ -2,9 +2,9 @@
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { keptLimit } from '../../platform/database/number-limits.ts';
-import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { alreadyExists, KelletError, notFound, sqlState } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { dropCounts } from '../devices/device-counts.ts';
 import { announceGroup, checkGroupsOf } from '../devices/group-members.ts';
 import type { StoredQuery } from './query-group-store.ts';

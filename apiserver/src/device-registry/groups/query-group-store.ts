@@ -6,8 +6,8 @@
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { countedLimit, countHeld } from '../../platform/database/number-limits.ts';
-import { waitingTenants } from '../../platform/database/waiting-tenants.ts';
 import { nilId } from '../../platform/ids.ts';
+import { waitingTenants } from '../../platform/statements/waiting-tenants.ts';
 import { tenantExists } from '../../policies/tenant-reader.ts';
 import type { Conditions } from '../devices/device-filters.ts';
 

@@ -3,8 +3,8 @@
 import { fromJson, type JsonObject, toJson } from '@bufbuild/protobuf';
 import { type DeviceFilter, DeviceFilterSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { Loop } from '../../platform/background/loop.ts';
+import { isLockTimeout } from '../../platform/database/connection/database-errors.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { tenantDeleted } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';

@@ -1,6 +1,6 @@
 // The SQL of imports: many devices in one statement.
-import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { columns } from '../../platform/statements/columns.ts';
 import { deviceBytes, deviceColumns, type DeviceRow } from '../devices/devices.ts';
 
 /** A device to be created with an API key. */

@@ -4,8 +4,8 @@
 import type { Clock } from '../../platform/clock.ts';
 import { livenessLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import { offlineChannel, writerChannel } from '../../platform/database/channels.ts';
+import { isLockTimeout } from '../../platform/database/connection/database-errors.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { statusSubject } from '../../platform/events/subjects.ts';
 import type { Logger } from '../../platform/observability/logger.ts';

@@ -1,8 +1,8 @@
 // Finds devices that are online without a sign of life: those that a process expects to be silent, and all of them page by page in the
 // order in which they are stored, because an index by time would make each sign of life cost more, and reading them by another index
 // costs several times as much.
-import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { columns } from '../../platform/statements/columns.ts';
 
 interface DeviceKey {
   readonly tenant_id: string;

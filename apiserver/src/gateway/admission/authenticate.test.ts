@@ -10,8 +10,8 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { revocationChannel, tenantChannel } from '../../platform/database/channels.ts';
+import type { ListenerState } from '../../platform/database/connection/listen.ts';
 import type { Database } from '../../platform/database/database.ts';
-import type { ListenerState } from '../../platform/database/listen.ts';
 import { KelletError, unavailable } from '../../platform/errors.ts';
 import { type Caller, ServiceRegistry } from '../../platform/rpc.ts';
 import { eventually } from '../../platform/testing/eventually.ts';

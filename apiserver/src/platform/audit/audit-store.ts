@@ -1,8 +1,8 @@
 // The SQL of the audit log (migrations/0063_audit_log.sql).
-import { boundedCount } from '../database/bounded-count.ts';
 import { auditChannel } from '../database/channels.ts';
+import { named } from '../database/connection/statement-batch.ts';
 import type { Database, Transaction } from '../database/database.ts';
-import { named } from '../database/statement-batch.ts';
+import { boundedCount } from '../statements/bounded-count.ts';
 import { type AuditRecord, type ChainedEvent, type ChainHead, emptyHead } from './audit-event.ts';
 
 interface RecordRow {

@@ -5,8 +5,8 @@ import { unavailable } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
 import { counter, type Registry } from '../observability/metrics.ts';
 import { beginClientSpan, currentTrace, endTrace, inTrace, markChanged } from '../observability/tracing.ts';
-import { connectionOptions, cutOff, prepareSession } from './connection.ts';
-import { ConnectionPool } from './connection-pool.ts';
+import { connectionOptions, cutOff, prepareSession } from './connection/connection.ts';
+import { ConnectionPool } from './connection/connection-pool.ts';
 import {
   failureOf,
   isConnectionError,
@@ -14,10 +14,10 @@ import {
   isSilence,
   isTimeout,
   tookTooLong,
-} from './database-errors.ts';
-import { Hints } from './hints.ts';
-import { Listener, type ListenerState } from './listen.ts';
-import { confirmCommit, mayWrite, transactionId } from './lost-commit.ts';
+} from './connection/database-errors.ts';
+import { Hints } from './connection/hints.ts';
+import { Listener, type ListenerState } from './connection/listen.ts';
+import { confirmCommit, mayWrite, transactionId } from './connection/lost-commit.ts';
 import {
   begin,
   beginSnapshot,
@@ -30,9 +30,9 @@ import {
   systemBoundsOf,
   tenantSettings,
   transactionBoundsOf,
-} from './scopes.ts';
-import type { SlowStatements } from './slow-statements.ts';
-import { isStale, type Result, type Statement, StatementNames, StatementQueue } from './statement-batch.ts';
+} from './connection/scopes.ts';
+import type { SlowStatements } from './connection/slow-statements.ts';
+import { isStale, type Result, type Statement, StatementNames, StatementQueue } from './connection/statement-batch.ts';
 
 // int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in Kellet's tables.
 pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));

@@ -6,9 +6,9 @@ import type pg from 'pg';
 import { sleep } from '../clock.ts';
 import type { Logger } from '../observability/logger.ts';
 import { migrationLock } from './advisory-locks.ts';
-import { cutOff } from './connection.ts';
+import { cutOff } from './connection/connection.ts';
+import { isLockTimeout } from './connection/database-errors.ts';
 import type { Database, Transaction } from './database.ts';
-import { isLockTimeout } from './database-errors.ts';
 import { watchSession } from './session-watch.ts';
 
 /** How often the server is asked whether it still works on a migration. */

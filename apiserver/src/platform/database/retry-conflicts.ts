@@ -1,8 +1,8 @@
 // Retries transactions that PostgreSQL aborted because of another one.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { sqlState } from '../errors.ts';
+import { isStale } from './connection/statement-batch.ts';
 import type { Database, Transaction } from './database.ts';
-import { isStale } from './statement-batch.ts';
 
 /**
  * Serialization failure, deadlock, and a foreign key whose row was deleted after the transaction had looked for it: the

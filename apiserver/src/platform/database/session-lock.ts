@@ -1,8 +1,8 @@
 // Work that one process at a time does, for longer than a transaction.
 import { sleep } from '../clock.ts';
-import { cutOff } from './connection.ts';
+import { cutOff } from './connection/connection.ts';
+import { sendBatch } from './connection/statement-batch.ts';
 import type { Database } from './database.ts';
-import { sendBatch } from './statement-batch.ts';
 
 const lockMilliseconds = 5000;
 const retryMilliseconds = 1000;

@@ -1,7 +1,7 @@
 // Detects a dead session while a statement of unknown duration runs on it.
 import type pg from 'pg';
 import { sleep } from '../clock.ts';
-import { cutOff } from './connection.ts';
+import { cutOff } from './connection/connection.ts';
 import type { Database } from './database.ts';
 
 /**

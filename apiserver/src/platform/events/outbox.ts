@@ -3,15 +3,15 @@ import { Loop } from '../background/loop.ts';
 import type { Clock } from '../clock.ts';
 import { Batches } from '../concurrency/keyed-batches.ts';
 import { outboxLock, tryLock } from '../database/advisory-locks.ts';
-import { boundedCount } from '../database/bounded-count.ts';
 import { outboxChannel } from '../database/channels.ts';
 import type { Database, Transaction } from '../database/database.ts';
-import { pageBytes, type SizedRow, sizedRows } from '../database/sized-rows.ts';
-import { waitingTenants } from '../database/waiting-tenants.ts';
 import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
 import { readGauge, type Registry } from '../observability/metrics.ts';
 import { traceHeaders } from '../observability/tracing.ts';
+import { boundedCount } from '../statements/bounded-count.ts';
+import { pageBytes, type SizedRow, sizedRows } from '../statements/sized-rows.ts';
+import { waitingTenants } from '../statements/waiting-tenants.ts';
 import { type Broker, refusalOf } from './broker.ts';
 import { cloudEvent } from './cloud-event.ts';
 

@@ -3,8 +3,8 @@
 import { appendFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import pg from 'pg';
-import type { RecordedStatement } from '../database/recorded-statement.ts';
-import { StatementQueue } from '../database/statement-batch.ts';
+import type { RecordedStatement } from '../database/connection/recorded-statement.ts';
+import { StatementQueue } from '../database/connection/statement-batch.ts';
 
 /** What is known of a connection. */
 interface Session {

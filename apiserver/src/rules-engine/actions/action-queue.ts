@@ -1,10 +1,10 @@
 // The durable queue of actions. Every function works inside the caller's transaction.
 import type { Busy } from '../../platform/background/fair-worker.ts';
-import { boundedCount } from '../../platform/database/bounded-count.ts';
-import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { waitingTenants } from '../../platform/database/waiting-tenants.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
+import { boundedCount } from '../../platform/statements/bounded-count.ts';
+import { columns } from '../../platform/statements/columns.ts';
+import { waitingTenants } from '../../platform/statements/waiting-tenants.ts';
 import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import { retrySeconds } from '../../webhooks/sending/retry-schedule.ts';
 import type { StoredAction } from '../rules/rule-store.ts';

@@ -3,9 +3,9 @@
 import { zstdCompressSync, zstdDecompressSync } from 'node:zlib';
 import { type OpenAlarm, openAlarmColumns } from '../../device-registry/alarms/alarm-store.ts';
 import { ruleEvaluationLock, tryLock } from '../../platform/database/advisory-locks.ts';
-import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { deleteOfDevices } from '../../platform/database/delete-of-devices.ts';
+import { columns } from '../../platform/statements/columns.ts';
+import { deleteOfDevices } from '../../platform/statements/delete-of-devices.ts';
 import type { StoredPayload } from './bindings.ts';
 
 /** Rows of points per transaction; each has at most 500 points. */

@@ -3,8 +3,8 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import type { AlarmSeverity } from '../../device-registry/alarms/alarm-store.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom, countedLimit } from '../../platform/database/number-limits.ts';
-import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/database/sized-rows.ts';
 import { alreadyExists, notFound, resourceExhausted, sqlState } from '../../platform/errors.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 
 /** An action as stored; the secret of a webhook is sealed. */
 export type StoredAction =

@@ -4,8 +4,8 @@ import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts'
 import { sleep } from '../../platform/clock.ts';
 import { forEachConcurrently } from '../../platform/concurrency/concurrent-work.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
+import { isLockTimeout } from '../../platform/database/connection/database-errors.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { alone, type Wait, whenAlone } from '../../platform/database/session-lock.ts';
 import { newId } from '../../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';

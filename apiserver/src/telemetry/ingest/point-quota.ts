@@ -5,11 +5,11 @@ import { LRUCache } from 'lru-cache';
 import { Loop } from '../../platform/background/loop.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import { tenantChannel } from '../../platform/database/channels.ts';
-import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { type KelletError, resourceExhausted } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
+import { columns } from '../../platform/statements/columns.ts';
 
 const maximumTenants = 10_000;
 /** How often leases that are not needed are returned, and how long a quota counts as used up before it is read again. */

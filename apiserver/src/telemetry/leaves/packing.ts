@@ -1,8 +1,8 @@
 // Packs proven leaves in the background: those of a tenant into a run once there are enough of them, runs into larger ones, and the
 // tables that earlier versions left. Each step is a transaction of its own, for which no request waits.
 import { coldLock, leafMergesLock, leavesLock, tryLock } from '../../platform/database/advisory-locks.ts';
+import { isLockTimeout } from '../../platform/database/connection/database-errors.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
 import { type Block, hashBytes, idBytes } from './leaf-blocks.ts';

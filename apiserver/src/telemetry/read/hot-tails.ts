@@ -1,8 +1,8 @@
 // Reads the hot tail of dead writers again: points that are durable but whose effects were only in the memory of a
 // process that was killed. They take the same path as new points; to take it twice changes nothing.
 import type { Clock } from '../../platform/clock.ts';
-import { readCursor, sizedPieces } from '../../platform/database/cursor.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { readCursor, sizedPieces } from '../../platform/statements/cursor.ts';
 import type { Liveness } from '../points/devices.ts';
 import { isMadeHere } from '../points/payload.ts';
 import type { MeasuredPoint, SnapshotStore } from './snapshot-store.ts';

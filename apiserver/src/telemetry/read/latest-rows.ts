@@ -1,12 +1,12 @@
 // The rows of telemetry_latest: the newest point of a device as it is and, beside it, a document of the values that it does not
 // replace. The next point with the same names replaces the newest one without anything being read.
 import { createHash } from 'node:crypto';
-import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { deleteOfDevices } from '../../platform/database/delete-of-devices.ts';
-import { rowsOf } from '../../platform/database/index-plans.ts';
-import { jsonBytes } from '../../platform/database/sized-rows.ts';
 import { pagesOfBytes } from '../../platform/pages-of.ts';
+import { columns } from '../../platform/statements/columns.ts';
+import { deleteOfDevices } from '../../platform/statements/delete-of-devices.ts';
+import { rowsOf } from '../../platform/statements/index-plans.ts';
+import { jsonBytes } from '../../platform/statements/sized-rows.ts';
 import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import { parsePayload } from '../points/payload.ts';
 import {

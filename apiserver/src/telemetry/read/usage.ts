@@ -3,11 +3,11 @@
 // leave no rows: they are counted in memory and written every second. Triggers keep the sums of each tenant
 // (migrations/0125_usage_of_tenants.sql).
 import { Loop } from '../../platform/background/loop.ts';
-import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { nilId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
+import { columns } from '../../platform/statements/columns.ts';
 
 /** Accepted and rejected points and stored bytes of a device or tenant. */
 export interface UsageCounts {

@@ -1,5 +1,5 @@
 // Classifies failed flushes. Pure.
-import { isConnectionError } from '../../platform/database/database-errors.ts';
+import { isConnectionError } from '../../platform/database/connection/database-errors.ts';
 import { sqlState } from '../../platform/errors.ts';
 
 /**

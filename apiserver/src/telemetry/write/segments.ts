@@ -1,8 +1,8 @@
 // Maintains complete segments: creates their indexes and counts their points once nothing is written to them any more, and
 // gives their rows to cold storage.
-import { readCursor, sizedPieces } from '../../platform/database/cursor.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { sqlState } from '../../platform/errors.ts';
+import { readCursor, sizedPieces } from '../../platform/statements/cursor.ts';
 import { nextSegment } from './each-segment.ts';
 import { recordTenants, subtractPoints } from './tenant-segments.ts';
 

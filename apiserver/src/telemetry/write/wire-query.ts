@@ -1,7 +1,7 @@
 // Sends encoded messages over a pg client without waiting for earlier responses. (pg's own pipeline mode accepts no
 // custom queries.)
 import type pg from 'pg';
-import { replicationFailure, watchReplication } from '../../platform/database/replication-wait.ts';
+import { replicationFailure, watchReplication } from '../../platform/database/connection/replication-wait.ts';
 import type { WireBuffer } from './wire-buffer.ts';
 
 /**

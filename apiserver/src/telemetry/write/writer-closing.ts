@@ -3,8 +3,8 @@
 // its former identity, which is then taken over like that of a dead process.
 import type { AnchorMode } from '@kellet/verify';
 import { batchChannel } from '../../platform/database/channels.ts';
+import { isLockTimeout } from '../../platform/database/connection/database-errors.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { isLockTimeout } from '../../platform/database/database-errors.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { bytesOfIds } from '../leaves/leaf-bytes.ts';

@@ -3,9 +3,9 @@
 import type pg from 'pg';
 import type { Clock } from '../../platform/clock.ts';
 import { writerChannel } from '../../platform/database/channels.ts';
-import { cutOff } from '../../platform/database/connection.ts';
+import { cutOff } from '../../platform/database/connection/connection.ts';
+import { sendBatch } from '../../platform/database/connection/statement-batch.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { sendBatch } from '../../platform/database/statement-batch.ts';
 import { newId } from '../../platform/ids.ts';
 import { WireBuffer } from './wire-buffer.ts';
 import { sendEncoded } from './wire-query.ts';

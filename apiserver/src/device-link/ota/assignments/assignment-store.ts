@@ -2,7 +2,7 @@
 // is in the slot `next_fw` or `next_sw` until it takes effect (docs/decisions/0033).
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { rowsOf } from '../../../platform/database/index-plans.ts';
+import { rowsOf } from '../../../platform/statements/index-plans.ts';
 import { type PackageRow, withTrustedKeys } from '../packages/package-store.ts';
 import type { SignedRow } from '../packages/signature.ts';
 import { signaturePolicy } from '../packages/signature-policy-store.ts';

@@ -1,9 +1,9 @@
 // The SQL of packages.
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../../platform/database/sized-rows.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
+import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../../platform/statements/sized-rows.ts';
 import { namespaceOf, trustedKeysOf, trustedSigningKeys } from '../../../policies/tenant-reader.ts';
 import { removeArtifact } from '../artifacts/artifact-store.ts';
 

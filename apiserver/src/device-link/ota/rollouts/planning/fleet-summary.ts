@@ -1,8 +1,8 @@
 // Sums up which devices of a fleet a package is for, before there is a rollout of it. PostgreSQL reads the fleet; of it come
 // only its versions, and others are served while these are judged.
 import { Pauses } from '../../../../platform/concurrency/pauses.ts';
-import { readCursor } from '../../../../platform/database/cursor.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
+import { readCursor } from '../../../../platform/statements/cursor.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { type Exclusion, exclusion, isForHardware, rankPrefix, targetOf } from '../decisions/cohort.ts';
 

@@ -1,7 +1,7 @@
 // The SQL of the devices of a rollout.
 import type { Transaction } from '../../../../platform/database/database.ts';
-import { type Room, type SizedRow, sizedRows } from '../../../../platform/database/sized-rows.ts';
 import { nilId } from '../../../../platform/ids.ts';
+import { type Room, type SizedRow, sizedRows } from '../../../../platform/statements/sized-rows.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { type ChangedDevice, type DeviceState, deviceStates } from '../decisions/rollout-state.ts';
 

@@ -1,6 +1,6 @@
 // Goes through the devices of a rollout page by page, each in a transaction of its own.
 import type { Transaction } from '../../../../platform/database/database.ts';
-import { pageBytes } from '../../../../platform/database/sized-rows.ts';
+import { pageBytes } from '../../../../platform/statements/sized-rows.ts';
 import type { DeviceState, RolloutState } from '../decisions/rollout-state.ts';
 import { listRolloutDevices, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
 import { devicesPerTransaction } from './scheduling.ts';

@@ -5,8 +5,8 @@
 import { Loop } from '../../../../platform/background/loop.ts';
 import type { Clock } from '../../../../platform/clock.ts';
 import { rolloutWorkChannel } from '../../../../platform/database/channels.ts';
+import { isLockTimeout } from '../../../../platform/database/connection/database-errors.ts';
 import type { Database, Transaction } from '../../../../platform/database/database.ts';
-import { isLockTimeout } from '../../../../platform/database/database-errors.ts';
 import { retriedTransactions } from '../../../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../../../platform/observability/logger.ts';
 import type { TransactionalProfileReader } from '../../../../policies/profile-reader.ts';

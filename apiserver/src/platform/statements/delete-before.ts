@@ -1,5 +1,5 @@
 // Deletes rows of before a time in small pieces, so that a sweep takes no longer than a statement may, however many there are.
-import type { Transaction } from './database.ts';
+import type { Transaction } from '../database/database.ts';
 
 /** A table, its key, and the column of the time, which has an index. */
 interface TimedTable {

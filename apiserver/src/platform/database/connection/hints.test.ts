@@ -1,6 +1,6 @@
 import { expect } from 'chai';
-import { eventually } from '../testing/eventually.ts';
-import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+import { eventually } from '../../testing/eventually.ts';
+import { createTestDatabase, type TestDatabase } from '../../testing/test-database.ts';
 import { type Hint, Hints, pauseAfter } from './hints.ts';
 
 describe('hints', () => {

@@ -1,7 +1,7 @@
 // Reports statements that took PostgreSQL long: a log line and a metric.
-import type { Logger } from '../observability/logger.ts';
-import { Histogram, type Registry } from '../observability/metrics.ts';
-import { shorten } from '../shorten.ts';
+import type { Logger } from '../../observability/logger.ts';
+import { Histogram, type Registry } from '../../observability/metrics.ts';
+import { shorten } from '../../shorten.ts';
 import type { Statement } from './statement-batch.ts';
 
 const maxText = 500;

@@ -1,5 +1,5 @@
 // Deletes the rows that a table has of some devices.
-import type { Transaction } from './database.ts';
+import type { Transaction } from '../database/database.ts';
 
 /** Deletes up to `limit` rows of devices of several tenants, each given by its tenant and its id, and returns their number. */
 export async function deleteOfDevices(

@@ -1,7 +1,7 @@
 // Receives PostgreSQL notifications (LISTEN) for a whole process over one connection, which is reopened whenever it is lost.
 import type pg from 'pg';
-import { sleep } from '../clock.ts';
-import type { Logger } from '../observability/logger.ts';
+import { sleep } from '../../clock.ts';
+import type { Logger } from '../../observability/logger.ts';
 import { cutOff } from './connection.ts';
 import { sendBatch } from './statement-batch.ts';
 

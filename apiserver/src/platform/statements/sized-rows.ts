@@ -1,7 +1,7 @@
 // Pages that end early where rows are large. The database decides, so that what does not fit never gets into the process.
 import { Pauses } from '../concurrency/pauses.ts';
+import type { Database, Transaction } from '../database/database.ts';
 import type { Paging } from '../requests/paging.ts';
-import type { Database, Transaction } from './database.ts';
 
 /** A page ends with the row that makes it so large. */
 export const pageBytes = 2 ** 20;

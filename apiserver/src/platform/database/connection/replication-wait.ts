@@ -4,7 +4,7 @@
 // the request, PostgreSQL reports success and only adds a warning: the transaction is on the primary alone and
 // lost with it. Such a response must not be passed on as success.
 import type pg from 'pg';
-import { KelletError } from '../errors.ts';
+import { KelletError } from '../../errors.ts';
 
 const watched = new WeakSet<pg.Connection>();
 const unconfirmed = new WeakSet<pg.Connection>();

@@ -1,6 +1,6 @@
 // Finds out what became of a transaction whose COMMIT got no response.
 import { setTimeout as sleep } from 'node:timers/promises';
-import { KelletError, sqlState, unavailable } from '../errors.ts';
+import { KelletError, sqlState, unavailable } from '../../errors.ts';
 import { named, type Result, type Statement } from './statement-batch.ts';
 
 /** Runs a query in a separate transaction, on another connection. */

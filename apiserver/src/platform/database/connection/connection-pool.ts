@@ -1,8 +1,8 @@
 // The pool of connections, without those that may be dead.
 import pg from 'pg';
-import { FairSlots } from '../concurrency/fair-slots.ts';
-import { unavailable } from '../errors.ts';
-import type { Logger } from '../observability/logger.ts';
+import { FairSlots } from '../../concurrency/fair-slots.ts';
+import { unavailable } from '../../errors.ts';
+import type { Logger } from '../../observability/logger.ts';
 import { connectionOptions, connectMilliseconds, prepareSession } from './connection.ts';
 import { isConnectionError } from './database-errors.ts';
 import type { SlowStatements } from './slow-statements.ts';

@@ -1,5 +1,5 @@
 // Reads results of any size through a cursor, in constant memory.
-import type { Transaction } from './database.ts';
+import type { Transaction } from '../database/database.ts';
 
 /** A query whose result is read through a cursor. */
 export interface CursorQuery {

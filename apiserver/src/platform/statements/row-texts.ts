@@ -1,5 +1,5 @@
 // For files that hold rows as text: settings under which PostgreSQL's text of a value does not depend on the server, and how long it is.
-import type { Transaction } from './database.ts';
+import type { Transaction } from '../database/database.ts';
 
 /**
  * Prepares a transaction for reading or writing rows as text, however long the work between its statements takes. Files of

@@ -1,5 +1,5 @@
 // Plans that do not depend on statistics.
-import type { Transaction } from './database.ts';
+import type { Transaction } from '../database/database.ts';
 
 const methods = ['enable_seqscan', 'enable_sort', 'enable_hashjoin', 'enable_mergejoin'];
 

@@ -2,21 +2,21 @@
 // recovers once the host is back.
 import { expect } from 'chai';
 import pg from 'pg';
-import { Health } from '../../gateway/http/health.ts';
-import { testPoint } from '../../telemetry/testing/test-devices.ts';
-import { TelemetryWriter, writerDefaults } from '../../telemetry/write/group-commit.ts';
-import { takeOverDeadWriters } from '../../telemetry/write/writer-closing.ts';
-import { systemClock } from '../clock.ts';
-import { KelletError } from '../errors.ts';
-import { Broker } from '../events/broker.ts';
-import { enqueue, OutboxRelay } from '../events/outbox.ts';
-import { createLogger } from '../observability/logger.ts';
-import { createMetrics } from '../observability/metrics.ts';
-import { eventually } from '../testing/eventually.ts';
-import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { type Silence, TcpProxy } from '../testing/test-tcp-proxy.ts';
-import { Database, type Transaction } from './database.ts';
-import { migrate } from './migrate.ts';
+import { Health } from '../../../gateway/http/health.ts';
+import { testPoint } from '../../../telemetry/testing/test-devices.ts';
+import { TelemetryWriter, writerDefaults } from '../../../telemetry/write/group-commit.ts';
+import { takeOverDeadWriters } from '../../../telemetry/write/writer-closing.ts';
+import { systemClock } from '../../clock.ts';
+import { KelletError } from '../../errors.ts';
+import { Broker } from '../../events/broker.ts';
+import { enqueue, OutboxRelay } from '../../events/outbox.ts';
+import { createLogger } from '../../observability/logger.ts';
+import { createMetrics } from '../../observability/metrics.ts';
+import { eventually } from '../../testing/eventually.ts';
+import { createTestDatabase, type TestDatabase } from '../../testing/test-database.ts';
+import { type Silence, TcpProxy } from '../../testing/test-tcp-proxy.ts';
+import { Database, type Transaction } from '../database.ts';
+import { migrate } from '../migrate.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'silent');
 const bounds = { statementMilliseconds: 500, loopMilliseconds: 500, heartbeatMilliseconds: 300 };

@@ -1,6 +1,6 @@
 // What errors of PostgreSQL, of pg and of the network say about the database.
 import pg from 'pg';
-import { codes, KelletError, sqlState } from '../errors.ts';
+import { codes, KelletError, sqlState } from '../../errors.ts';
 
 /**
  * Returns a failed transaction's span attributes: the server's SQLSTATE, or why it was not reached. An error decided by

@@ -1,11 +1,11 @@
 // The connection is lost while a transaction commits. What its caller learns is what happened.
 import { expect } from 'chai';
-import { KelletError } from '../errors.ts';
-import { createLogger } from '../observability/logger.ts';
-import { eventually } from '../testing/eventually.ts';
-import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { TcpProxy } from '../testing/test-tcp-proxy.ts';
-import { Database } from './database.ts';
+import { KelletError } from '../../errors.ts';
+import { createLogger } from '../../observability/logger.ts';
+import { eventually } from '../../testing/eventually.ts';
+import { createTestDatabase, type TestDatabase } from '../../testing/test-database.ts';
+import { TcpProxy } from '../../testing/test-tcp-proxy.ts';
+import { Database } from '../database.ts';
 
 describe('a connection lost while committing', function () {
   this.timeout(20_000);

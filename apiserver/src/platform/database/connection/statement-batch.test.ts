@@ -2,12 +2,12 @@
 import { expect } from 'chai';
 import pg from 'pg';
 import { prepareValue } from 'pg/lib/utils.js';
-import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import type { KelletError } from '../errors.ts';
-import { createLogger } from '../observability/logger.ts';
-import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { Database, type Transaction } from './database.ts';
-import { retryConflicts } from './retry-conflicts.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
+import type { KelletError } from '../../errors.ts';
+import { createLogger } from '../../observability/logger.ts';
+import { createTestDatabase, type TestDatabase } from '../../testing/test-database.ts';
+import { Database, type Transaction } from '../database.ts';
+import { retryConflicts } from '../retry-conflicts.ts';
 import { isStale, named, parameterOf, StatementNames } from './statement-batch.ts';
 
 const failureOf = (work: Promise<unknown>): Promise<Error> =>

@@ -1,11 +1,11 @@
 // Connections are shared fairly: what one owner does never keeps another from the database.
 import { expect } from 'chai';
 import pg from 'pg';
-import { createLogger } from '../observability/logger.ts';
-import { beginTrace, inTrace, setTraceOwner } from '../observability/tracing.ts';
-import { eventually } from '../testing/eventually.ts';
-import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { Database, type Transaction } from './database.ts';
+import { createLogger } from '../../observability/logger.ts';
+import { beginTrace, inTrace, setTraceOwner } from '../../observability/tracing.ts';
+import { eventually } from '../../testing/eventually.ts';
+import { createTestDatabase, type TestDatabase } from '../../testing/test-database.ts';
+import { Database, type Transaction } from '../database.ts';
 
 describe('the connections of a pool', () => {
   let test: TestDatabase;

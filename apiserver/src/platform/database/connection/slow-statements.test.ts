@@ -1,11 +1,11 @@
 // Tests slow statements on a real PostgreSQL: what the log and the metric record, and what they omit.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { startTestGateway } from '../../gateway/testing/test-gateway.ts';
-import { createLogger } from '../observability/logger.ts';
-import { createMetrics } from '../observability/metrics.ts';
-import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { Database } from './database.ts';
+import { startTestGateway } from '../../../gateway/testing/test-gateway.ts';
+import { createLogger } from '../../observability/logger.ts';
+import { createMetrics } from '../../observability/metrics.ts';
+import { createTestDatabase, type TestDatabase } from '../../testing/test-database.ts';
+import { Database } from '../database.ts';
 import { SlowStatements } from './slow-statements.ts';
 
 const value = 'a-value-nobody-sees';

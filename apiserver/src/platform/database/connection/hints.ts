@@ -1,6 +1,6 @@
 // Notifications that only save other processes from waiting: what they tell is in a table, which is looked at anyway, if later. They
 // are sent apart from the transactions that cause them, because PostgreSQL commits transactions with notifications one at a time.
-import { sleep } from '../clock.ts';
+import { sleep } from '../../clock.ts';
 
 /** The pause after a statement with hints, as a multiple of what it took: a database that is at leisure passes hints on at once. */
 const pauseFactor = 5;
