@@ -124,6 +124,7 @@ describe('docs/operations.md', function () {
       stdio: ['ignore', 'ignore', 'pipe'],
       env: {
         PATH: process.env['PATH'],
+        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
         KUBECONFIG: path.join(folder, 'kubeconfig'),
         KELLET_LISTEN_HOST: '127.0.0.1',
         KELLET_METRICS_PORT: '0',

@@ -18,6 +18,7 @@ export async function runCold(): Promise<string> {
     {
       env: {
         PATH: process.env['PATH'],
+        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
         KELLET_DATABASE_URL: databaseUrl,
         KELLET_NATS_URL: natsUrl,
         KELLET_CONTROL_SECRET: 'unused'.repeat(6),

@@ -15,6 +15,7 @@ export async function tenantCommand(...args: string[]): Promise<string> {
     {
       env: {
         PATH: process.env['PATH'],
+        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
         KUBECONFIG: kubeconfig,
         KELLET_DATABASE_URL: databaseUrl,
         KELLET_NATS_URL: natsUrl,

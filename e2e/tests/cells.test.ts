@@ -66,7 +66,12 @@ describe('a tenant that moves to another cell', function () {
   };
   const command = (environment: Record<string, string>, ...args: string[]) =>
     execute(process.execPath, [join(checkout, 'apiserver/src/main.ts'), 'tenant', ...args], {
-      env: { PATH: process.env['PATH'], KELLET_CALLBACK_HMAC_SECRET: 'unused', ...environment },
+      env: {
+        PATH: process.env['PATH'],
+        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
+        KELLET_CALLBACK_HMAC_SECRET: 'unused',
+        ...environment,
+      },
     });
   const claim = (rest: Rest, hardwareId: string) =>
     rest.send<{ device_id: string; api_key: string }>('POST', '/api/v1/provision', {

@@ -159,6 +159,7 @@ describe('two replicas of everything', function () {
       stdio: 'ignore',
       env: {
         PATH: process.env['PATH'],
+        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
         KUBECONFIG: join(secrets, 'operator.kubeconfig'),
         KELLET_CONTROL_ADDRESS: stack().control,
         KELLET_CONTROL_SECRET_FILE: join(secrets, 'control-secret'),

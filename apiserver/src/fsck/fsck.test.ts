@@ -552,6 +552,7 @@ describe('kellet-apiserver fsck', function () {
   it('runs as a command, with help', () => {
     const env = {
       PATH: process.env['PATH'],
+      NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
       ...installation.settings,
       KELLET_COLD_URL: pathToFileURL(installation.coldFolder).href,
     };

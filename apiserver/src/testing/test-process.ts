@@ -80,6 +80,7 @@ export class TestProcesses {
       stdio: ['ignore', 'ignore', 'pipe'],
       env: {
         PATH: process.env['PATH'],
+        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
         KUBECONFIG: path.join(this.folder, 'kubeconfig'),
         KELLET_LISTEN_HOST: '127.0.0.1',
         KELLET_REST_PORT: '0',

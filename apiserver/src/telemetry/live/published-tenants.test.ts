@@ -95,6 +95,7 @@ describe('publishing points on NATS', function () {
     new Promise<{ code: number; output: string }>((resolve) => {
       const environment = {
         PATH: process.env['PATH'],
+        NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
         KELLET_DATABASE_URL: test.url,
         KELLET_NATS_URL: natsUrl,
         KELLET_CONTROL_SECRET: 'control'.repeat(5),

@@ -142,6 +142,7 @@ describe('the move of artifacts', function () {
     const sha256 = await put(bytes, 'postgres');
     const environment = {
       PATH: process.env['PATH'],
+      NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
       KELLET_DATABASE_URL: test.url,
       KELLET_NATS_URL: 'nats://127.0.0.1:1',
       KELLET_CONTROL_SECRET: 'control'.repeat(5),
