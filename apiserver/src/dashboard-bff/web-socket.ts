@@ -18,6 +18,7 @@ import { codes, type ErrorCode, type KelletError, toKelletError, unavailable } f
 import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
+import { firstBytes } from '../platform/shorten.ts';
 import { deviceGroupsOf } from '../platform/visibility.ts';
 import { type ConnectionLimits, defaultConnectionLimits } from './connections.ts';
 import { DeviceChanges } from './device-changes.ts';
@@ -392,4 +393,4 @@ function refusalOf(caller: Caller, address: string): string | undefined {
 }
 
 /** A close reason has at most 123 bytes (RFC 6455, 5.5). */
-const closeReason = (error: KelletError): string => error.message.slice(0, 120);
+const closeReason = (error: KelletError): string => firstBytes(error.message, 123);
