@@ -4852,7 +4852,7 @@ export interface components {
              * @example WS-0001
              */
             hardware_id: string;
-            /** @description PKCS #10 request as PEM, required by a template that issues certificates. Its subject is empty or names the hardware id; the certificate names the device id. */
+            /** @description PKCS #10 request as PEM, required by a template that issues certificates. Its subject is ignored: the certificate names the device id. */
             csr?: string;
         };
         /** @description The identity of a claimed device. Secrets appear only in this response. */
