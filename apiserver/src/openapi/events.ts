@@ -279,7 +279,7 @@ export const eventKinds: readonly EventKind[] = [
       data: {
         ...{ event_id: eventId, time: '2026-01-31T12:00:00Z' },
         actor: { kind: 'user', id: sampleIds.user_id, name: 'admin@acme.example' },
-        action: 'DeviceRegistry/DeleteDevice',
+        action: 'DeviceRegistryService/DeleteDevice',
         resource: { kind: 'device', id: deviceId },
         ...{ result: 'OK', address: '192.0.2.7', user_agent: 'curl/8.5.0', request_id: batchId, sequence: 1041 },
         ...{ previous_hash: blockHash, hash: txid },

@@ -4759,7 +4759,7 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description The device's hash before the first leaf; empty means its chain starts here. */
+            /** @description The device's hash before the first leaf, 64 hex digits; 64 zeros mean that its chain starts here. */
             previous_head: string;
             /**
              * Format: int64
@@ -4852,7 +4852,7 @@ export interface components {
              * @example WS-0001
              */
             hardware_id: string;
-            /** @description PKCS #10 request as PEM, required by a template that issues certificates. Its subject is empty or names the hardware id; the certificate names the device id. */
+            /** @description PKCS #10 request as PEM, required by a template that issues certificates. Its subject is ignored: the certificate names the device id. */
             csr?: string;
         };
         /** @description The identity of a claimed device. Secrets appear only in this response. */

@@ -65,7 +65,7 @@ describe('an update of attributes', () => {
     ['NUL in a name', { 'a\0': 1 }, 'shared: the name of an attribute must not contain NUL'],
     ['NUL in a value', { a: ['\0'] }, 'shared["a"] must not contain NUL'],
     ['a number that JSON lacks', { a: NaN }, 'shared["a"]: numbers must be finite'],
-    ['a large value', { a: 'x'.repeat(16 * 1024 - 1) }, 'shared["a"] must have at most'],
+    ['a large value', { a: 'x'.repeat(16 * 1024 - 1) }, 'shared["a"] must have at most 16384 bytes'],
     ['much in total', many(5, 'x'.repeat(16_000)), 'shared must have at most 65536 bytes'],
   ];
   for (const [title, update, message] of malformed) {

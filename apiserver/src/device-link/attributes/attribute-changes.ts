@@ -44,8 +44,7 @@ export function checkUpdate(scope: AttributeScope, update: JsonObject): void {
   }
   for (const name of names) {
     textField(`${scope}: the name of an attribute`, name, { minimum: 1, maximum: attributeLimits.nameCharacters });
-    const value = update[name]!;
-    freeJsonField(`${scope}[${JSON.stringify(name)}]`, { value }, attributeLimits.valueBytes + '{"value":}'.length);
+    freeJsonField(`${scope}[${JSON.stringify(name)}]`, update[name]!, attributeLimits.valueBytes);
   }
   freeJsonField(scope, update, attributeLimits.scopeBytes);
 }

@@ -1,4 +1,5 @@
 // Records the responses of devices to their commands.
+import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject } from '@bufbuild/protobuf';
 import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -59,12 +60,19 @@ export async function recordResponse(
     const row = await getCommand(tx, { tenantId, visibility: wholeTenant }, given.correlationId, 'FOR UPDATE');
     if (!(await mayRespond(tx, row, deviceId))) throw permissionDenied('the command is not one to this device');
     const status = given.success ? 'successful' : 'failure';
-    // The reply to the first one may have been lost.
-    if (row.status === status) return row;
+    const error = keptError(given.error);
+    if (row.status === status) {
+      // The reply to the first one may have been lost. A report on an update ends a command without a response.
+      if (!row.response || (row.error === error && isDeepStrictEqual(row.response, asStored(response)))) return row;
+      throw failedPrecondition(`the command ${endings[status]} with another response`);
+    }
     if (finishedStatuses.includes(row.status)) throw alreadyEnded(row.status);
-    return endCommand(tx, row, status, response, keptError(given.error));
+    return endCommand(tx, row, status, response, error);
   });
 }
+
+/** Returns a response as it is read again: JSON has no negative zero. */
+const asStored = (response: JsonObject): JsonObject => JSON.parse(JSON.stringify(response)) as JsonObject;
 
 /** Returns the current state of a command to a device of the customer, if one is given. Throws NOT_FOUND. */
 export async function getCommand(

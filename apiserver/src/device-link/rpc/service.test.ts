@@ -339,6 +339,11 @@ describe('commands to devices', () => {
       expect(responses.map(({ status }) => status)).to.deep.equal(Array(10).fill('successful'));
       const refused = { code: 'FAILED_PRECONDITION', message: 'the command has succeeded' };
       expect(await respond(deviceId, id, false)).to.include(refused);
+      const other = { success: true, response: { uptime: 2 } };
+      expect(await call(deviceId, `rpc/${id}/response`, other)).to.include({
+        code: 'FAILED_PRECONDITION',
+        message: 'the command has succeeded with another response',
+      });
       expect(await get(id)).to.deep.include({ status: 'successful', response: { uptime: 1 } });
     });
 

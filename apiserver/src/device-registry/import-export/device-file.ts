@@ -1,6 +1,6 @@
 // The columns of files of devices: what a line says about a device, and the line of a device.
 import type { JsonObject, JsonValue } from '@bufbuild/protobuf';
-import { invalidArgument } from '../../platform/errors.ts';
+import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import { checkTags } from '../devices/device-tags.ts';
@@ -33,7 +33,7 @@ export interface DeviceLine {
   readonly groupIds: readonly string[] | undefined;
 }
 
-/** Reads the values of a line. Throws INVALID_ARGUMENT naming the column. */
+/** Reads the values of a line. Throws INVALID_ARGUMENT, or NOT_FOUND for what is no id of a group, naming the column. */
 export function readDeviceLine(values: ReadonlyMap<string, unknown>): DeviceLine {
   const text = (name: (typeof readColumns)[number], maximum: number): string | undefined => {
     const value = values.get(name);
@@ -85,23 +85,24 @@ function metadataOf(value: JsonValue): JsonObject | null {
 
 function groupsOf(value: JsonValue): string[] {
   if (value === null) return [];
-  if (!Array.isArray(value) || value.some((id) => typeof id !== 'string' || !isId(id))) {
+  if (!Array.isArray(value) || value.some((id) => typeof id !== 'string')) {
     throw invalidArgument('group_ids must be a JSON array of ids');
   }
+  if (value.some((id) => !isId(id as string))) throw notFound('group_ids');
   if (value.length > maximumGroupsOfDevice) {
     throw invalidArgument(`group_ids must have at most ${maximumGroupsOfDevice} entries`);
   }
   return [...new Set(value.map((id) => (id as string).toLowerCase()))];
 }
 
-/** A device as exported; absent values are empty or null. */
+/** A device as exported; absent values are empty. */
 export interface ExportedDevice {
   readonly name: string;
   readonly hardware_id: string;
   readonly profile_id: string;
   readonly profile_name: string;
   readonly tags: Readonly<Record<string, string>>;
-  readonly metadata: Readonly<Record<string, unknown>> | null;
+  readonly metadata: Readonly<Record<string, unknown>>;
   readonly group_ids: readonly string[];
   readonly device_id: string;
   readonly status: string;
@@ -131,7 +132,5 @@ export const fileFormats: Readonly<Record<'csv' | 'ndjson', FileFormat>> = {
   },
 };
 
-const cellOf = (value: ExportedDevice[keyof ExportedDevice]): string => {
-  if (value === null) return '';
-  return typeof value === 'string' ? value : JSON.stringify(value);
-};
+const cellOf = (value: ExportedDevice[keyof ExportedDevice]): string =>
+  typeof value === 'string' ? value : JSON.stringify(value);

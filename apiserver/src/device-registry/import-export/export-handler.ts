@@ -73,7 +73,7 @@ const exported = (device: Device, profiles: ReadonlyMap<string, ShownProfile>): 
   profile_id: device.profileId,
   profile_name: profiles.get(device.profileId)?.name ?? '',
   tags: device.tags,
-  metadata: device.metadata ?? null,
+  metadata: device.metadata ?? {},
   group_ids: device.groupIds,
   device_id: device.deviceId,
   status: device.status === Device_Status.online ? 'online' : 'offline',

@@ -46,7 +46,8 @@ function differences(line: DeviceLine, profileId: string | undefined, known: Kno
     ...(name !== undefined && name !== known.name ? ['name'] : []),
     ...(profileId !== undefined && profileId !== known.profileId ? ['profile_id'] : []),
     ...(tags !== undefined && !isDeepStrictEqual({ ...tags }, { ...known.tags }) ? ['tags'] : []),
-    ...(metadata !== undefined && !isDeepStrictEqual(metadata, known.metadata ?? null) ? ['metadata'] : []),
+    // None and empty ones are the same, also in what an export says.
+    ...(metadata !== undefined && !isDeepStrictEqual(metadata ?? {}, known.metadata ?? {}) ? ['metadata'] : []),
     ...(groupIds !== undefined && !isDeepStrictEqual([...groupIds].sort(), [...known.groupIds].sort())
       ? ['group_ids']
       : []),

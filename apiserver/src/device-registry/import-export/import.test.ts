@@ -138,6 +138,7 @@ describe('import and export of devices', () => {
       '{"name":"nameless"}',
       `{"hardware_id":"nd-3","profile_id":"${newId()}"}`,
       `{"hardware_id":"nd-4","group_ids":["${newId()}"]}`,
+      '{"hardware_id":"nd-4","group_ids":["no id"]}',
       '{"hardware_id":"nd-5","profile_name":"none of ours"}',
       '{"hardware_id":"nd-6","tags":{"a":1}}',
       '{"hardware_id":"nd-7\\u0000"}',
@@ -158,14 +159,15 @@ describe('import and export of devices', () => {
       [9, 'rejected', 'NOT_FOUND'],
       [10, 'rejected', 'NOT_FOUND'],
       [11, 'rejected', 'NOT_FOUND'],
-      [12, 'rejected', 'INVALID_ARGUMENT'],
+      [12, 'rejected', 'NOT_FOUND'],
       [13, 'rejected', 'INVALID_ARGUMENT'],
       [14, 'rejected', 'INVALID_ARGUMENT'],
       [15, 'rejected', 'INVALID_ARGUMENT'],
       [16, 'rejected', 'INVALID_ARGUMENT'],
-      [17, 'created', undefined],
+      [17, 'rejected', 'INVALID_ARGUMENT'],
+      [18, 'created', undefined],
     ]);
-    expect(summary).to.deep.equal({ created: 2, unchanged: 1, rejected: 13 });
+    expect(summary).to.deep.equal({ created: 2, unchanged: 1, rejected: 14 });
     expect(results[2]!.device_id).to.equal(results[0]!.device_id);
     expect(results[1]!.error!.message).to.contain('tags');
   });
@@ -348,10 +350,10 @@ describe('import and export of devices', () => {
 
   it('exports what import takes back unchanged, with formulas made harmless', async () => {
     const groupId = await makeGroup('exported');
-    const names = ['=1+1', '+1', '-1', '@x', "'=already", "'plain", 'a,"b"\nc', ' spaced ', 'ü😀'];
+    const names = ['=1+1', '+1', '-1', '@x', "'=already", "'plain", 'a,"b"\nc', ' spaced ', 'ü😀', 'without metadata'];
     const rows = names.map((name, index) => ({
-      ...{ name, hardware_id: `ex-${index}`, profile_id: pump, tags: { 'k,"': '=v' } },
-      ...{ metadata: { n: [1, null, 'x'] }, group_ids: [groupId] },
+      ...{ name, hardware_id: `ex-${index}`, profile_id: pump, tags: { 'k,"': '=v' }, group_ids: [groupId] },
+      ...(name === 'without metadata' ? {} : { metadata: { n: [1, null, 'x'] } }),
     }));
     const made = await importFile(rows.map((row) => JSON.stringify(row)).join('\n'), { type: 'application/x-ndjson' });
     expect(made.summary).to.deep.equal({ created: names.length, unchanged: 0, rejected: 0 });

@@ -1,6 +1,6 @@
 // Validates request fields that every service needs: text, ids, update masks. Each check throws INVALID_ARGUMENT naming
 // the field.
-import type { JsonObject } from '@bufbuild/protobuf';
+import type { JsonValue } from '@bufbuild/protobuf';
 import { invalidArgument, notFound } from '../errors.ts';
 import { isId } from '../ids.ts';
 
@@ -35,11 +35,11 @@ export function textMapField(name: string, map: Readonly<Record<string, string>>
 }
 
 /**
- * Checks free-form JSON (google.protobuf.Struct): at most `maximumBytes` as UTF-8, no NUL, and no number that JSON
+ * Checks free-form JSON: at most `maximumBytes` as UTF-8, no NUL, and no number that JSON
  * cannot express, which gRPC lets through. Numbers count as PostgreSQL writes those of jsonb, without exponents: 1e300 has
  * 301 digits there, and would make what is read fifty times as large as what was sent.
  */
-export function freeJsonField(name: string, value: JsonObject, maximumBytes: number): void {
+export function freeJsonField(name: string, value: JsonValue, maximumBytes: number): void {
   let digits = 0;
   const text = JSON.stringify(value, (key, item: unknown) => {
     if (key.includes('\0') || (typeof item === 'string' && item.includes('\0'))) {

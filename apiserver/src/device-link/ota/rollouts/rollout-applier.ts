@@ -26,7 +26,6 @@ import {
   type WantedRollout,
   wantedRollout,
 } from './planning/rollout-admissibility.ts';
-import { publishChanges } from './stores/rollout-events.ts';
 import {
   beginScheduling,
   findRollout,
@@ -98,7 +97,6 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const phase = phaseOf({ completed: false, rollingBack: false, heldBySpec: spec.paused, pauseConditions: [] });
     const state = await insertRollout(tx, { ...identityOf(wanted), rollbackPackageId, phase, spec });
     state.resourceUid = meta.uid;
-    await publishChanges(tx, state, ['started'], this.clock);
     state.eligible = admissible.fleet.eligible;
     if (state.phase === 'active') state.scheduledInitially = coveredNow(state);
     if (admissible.fleet.devices <= devicesOfCreation) {
@@ -107,7 +105,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     if (state.phase === 'active' && state.cohortReady) {
       await scheduleDevices(tx, state, admissible.package_, new Date(this.clock.now()));
     }
-    await saveRollout(tx, state, this.clock);
+    await saveRollout(tx, state, this.clock, 'started');
     return state;
   }
 

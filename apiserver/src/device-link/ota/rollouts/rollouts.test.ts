@@ -288,14 +288,15 @@ describe('rollouts on a database', () => {
     const paused = await rollouts.get(tenant, id);
     expect(paused).to.include({ failurePercent: 20, message: '2 of 10 scheduled devices failed: more than 10 %' });
     const { rows } = await test.database.system((tx) =>
-      tx.query<{ subject: string }>(
-        `SELECT subject FROM outbox WHERE subject LIKE 'profile.%' || $1 ORDER BY position`,
+      tx.query<{ subject: string; scheduled: number }>(
+        `SELECT subject, (payload::jsonb->'data'->>'scheduled')::int AS scheduled FROM outbox
+         WHERE subject LIKE 'profile.%' || $1 ORDER BY position`,
         [id],
       ),
     );
-    expect(rows.map((row) => row.subject)).to.deep.equal([
-      `profile.ota.rollout.started.acme.${id}`,
-      `profile.ota.rollout.paused.acme.${id}`,
+    expect(rows).to.deep.equal([
+      { subject: `profile.ota.rollout.started.acme.${id}`, scheduled: 10 },
+      { subject: `profile.ota.rollout.paused.acme.${id}`, scheduled: 10 },
     ]);
     await schedule(id);
     expect((await rollouts.get(tenant, id)).counts!.scheduled).to.equal(10);

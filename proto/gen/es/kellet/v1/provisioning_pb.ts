@@ -467,8 +467,8 @@ export type ClaimDeviceRequest = Message<"kellet.v1.ClaimDeviceRequest"> & {
   hardwareId: string;
 
   /**
-   * PKCS #10 request as PEM, required by a template that issues certificates. Its subject is empty or names the hardware
-   * id; the certificate names the device id.
+   * PKCS #10 request as PEM, required by a template that issues certificates. Its subject is ignored: the certificate names
+   * the device id.
    *
    * @generated from field: string csr = 4;
    */

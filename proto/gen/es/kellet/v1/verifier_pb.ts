@@ -471,7 +471,7 @@ export type ChainSegment = Message<"kellet.v1.ChainSegment"> & {
   deviceId: string;
 
   /**
-   * The device's hash before the first leaf; empty means its chain starts here.
+   * The device's hash before the first leaf, 64 hex digits; 64 zeros mean that its chain starts here.
    *
    * @generated from field: string previous_head = 2;
    */
