@@ -5,9 +5,9 @@ import type { Server as Listener, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { Acceptors } from '../../platform/addresses/acceptors.ts';
 import { limitConnections } from '../../platform/addresses/limit-connections.ts';
+import { cutOff, limitPieces } from '../../platform/cut-off.ts';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
-import { isShredded } from '../../platform/pieces.ts';
 
 /** Limits for one client. Times are in milliseconds. */
 export interface HttpLimits {
@@ -275,7 +275,7 @@ export class HttpServer extends Server {
       }
       response.setHeader('connection', 'close');
     }
-    if (request.headers['transfer-encoding'] !== undefined) limitPieces(request);
+    if (request.headers['transfer-encoding'] !== undefined) limitPieces(request, () => inAnyPieces.has(request));
     connection.last = response;
     connection.lastAt = performance.now();
     connection.lastRead = socket.bytesRead;
@@ -418,7 +418,7 @@ export function endConnection(
   lingering(socket, lingerMilliseconds);
 }
 
-/** Node's parser, which calls what is at its numbers. */
+/** Node's parser. */
 interface RequestParser {
   resume(): void;
   [callback: number]: unknown;
@@ -441,48 +441,11 @@ function resumeRequests(socket: RequestSocket): void {
   socket.resume();
 }
 
-/** Callbacks of Node's parser for the headers, the bodies and the ends of requests. */
-const parserCallbacks = [1, 2, 3, 4] as const;
-
-/**
- * Destroys a connection without taking what else has been read of it: Node parses all of it, and would make a request or a piece of a
- * body of each few bytes.
- */
-function cutOff(socket: RequestSocket): void {
-  if (socket.destroyed) return;
-  const { parser } = socket;
-  const callbacks = parserCallbacks.map((index) => parser?.[index]);
-  if (parser) for (const index of parserCallbacks) parser[index] = undefined;
-  // Before Node's own listener, which keeps the parser for another connection.
-  socket.prependOnceListener('close', () => {
-    if (parser) for (const [at, index] of parserCallbacks.entries()) parser[index] = callbacks[at];
-  });
-  socket.destroy();
-}
-
 /** Requests whose bodies may come in any pieces. */
 const inAnyPieces = new WeakSet<IncomingMessage>();
 
 /** Lets the body of an admitted request come in any pieces: a file whose lines are sent one by one, for example. */
 export const allowAnyPieces = (request: IncomingMessage): void => void inAnyPieces.add(request);
-
-/** Ends the connection of a chunked body with too many small pieces, which Node copies one by one. */
-function limitPieces(request: IncomingMessage): void {
-  let pieces = 0;
-  let bytes = 0;
-  const push = request.push.bind(request);
-  request.push = (piece: Uint8Array | null, ...more) => {
-    if (piece !== null) {
-      pieces += 1;
-      bytes += piece.length;
-      if (isShredded(pieces, bytes) && !inAnyPieces.has(request)) {
-        cutOff(request.socket);
-        return false;
-      }
-    }
-    return push(piece, ...more);
-  };
-}
 
 /** The reader may have stopped in the middle of the body; without `readable` listeners Node resumes reading. */
 const readOn = (request: IncomingMessage): void => void request.removeAllListeners('readable').resume();

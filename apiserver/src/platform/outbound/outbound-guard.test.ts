@@ -1,7 +1,7 @@
 // Tests the guard on real sockets, with a resolver controlled by the test.
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, createServer as createListener, type Socket } from 'node:net';
 import { expect } from 'chai';
 import type { Resolve } from './dns-names.ts';
 import { parseOutboundHosts } from './outbound-addresses.ts';
@@ -77,6 +77,53 @@ describe('the guard of outbound connections', () => {
       ),
     );
     expect(messages[0]).to.deep.include({ message: (messages[1] as Error).message });
+  });
+
+  describe('that reaches a server which makes work of a response', () => {
+    /** Answers a request with bytes that are sent as often as they are taken. Returns what the client has got when it gives up. */
+    const ask = async (head: string, flood: string) => {
+      const sockets: Socket[] = [];
+      const listener = createListener((socket) => {
+        sockets.push(socket);
+        const bytes = Buffer.from(flood.repeat(10_000));
+        const pour = (): void => {
+          while (socket.writable && socket.write(bytes));
+        };
+        socket.on('error', () => undefined).on('drain', pour);
+        socket.once('data', () => {
+          socket.write(head);
+          pour();
+        });
+      });
+      await once(listener.listen(0, '127.0.0.1'), 'listening');
+      const { port: evil } = listener.address() as AddressInfo;
+      const guard = new OutboundGuard(parseOutboundHosts(`127.0.0.1:${evil}`));
+      const got = { interim: 0, pieces: 0 };
+      try {
+        await new Promise((resolve) => {
+          const request = guard.request(new URL(`http://127.0.0.1:${evil}/`), { signal: AbortSignal.timeout(3000) });
+          request.on('information', () => (got.interim += 1)).on('error', resolve);
+          request.on('response', (response) => {
+            response.on('error', resolve).on('data', () => (got.pieces += 1));
+          });
+          request.end();
+        });
+      } finally {
+        for (const socket of sockets) socket.destroy();
+        listener.close();
+      }
+      return got;
+    };
+
+    it('reads few interim responses, however many arrive', async () => {
+      const { interim } = await ask('', 'HTTP/1.1 100 Continue\r\n\r\n');
+      expect(interim).to.be.within(1, 20);
+    });
+
+    it('reads no body of very many small pieces', async () => {
+      const { pieces } = await ask('HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n', '1\r\nx\r\n');
+      expect(pieces).to.be.within(900, 1100);
+    });
   });
 
   it('blocks the addresses of the machine’s interfaces, including public ones', () => {

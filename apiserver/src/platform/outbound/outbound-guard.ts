@@ -5,6 +5,8 @@ import http from 'node:http';
 import https from 'node:https';
 import { isIP, type LookupFunction } from 'node:net';
 import os from 'node:os';
+import { cutOff, limitPieces } from '../cut-off.ts';
+import { isShredded } from '../pieces.ts';
 import { dnsNames, type Resolve } from './dns-names.ts';
 import type { OutboundHosts, OutboundTarget } from './outbound-addresses.ts';
 
@@ -27,6 +29,10 @@ export function certificateErrorCode(error: unknown): string | undefined {
 
 /** How long the addresses of the machine's interfaces are cached. */
 const interfacesMilliseconds = 10_000;
+
+/** Interim responses and TLS sessions of a connection: servers send one or two. */
+const mostInterim = 10;
+const mostSessions = 10;
 
 /** Decides where requests may go. */
 export class OutboundGuard {
@@ -60,11 +66,13 @@ export class OutboundGuard {
 
   /**
    * Begins a request to a URL. It uses a new connection, since a kept one may have been made for another tenant
-   * and was not checked for this URL.
+   * and was not checked for this URL. The request fails if the server makes work of a response that honest ones do not make.
    */
   request(url: URL, options: http.RequestOptions): http.ClientRequest {
     const { request } = url.protocol === 'https:' ? https : http;
-    return request(url, { ...options, agent: false, lookup: this.lookupFor(url) });
+    const sent = request(url, { ...options, agent: false, lookup: this.lookupFor(url) });
+    limitAnswers(sent);
+    return sent;
   }
 
   /**
@@ -93,6 +101,30 @@ export class OutboundGuard {
     }
     return this.hosts.allows(target, address, this.own);
   }
+}
+
+/**
+ * Cuts off a server that sends very many interim responses (1xx), TLS sessions, records or pieces of a body: thousands of them fit
+ * into one read of a connection, each takes 2 to 20 µs, and tenants choose the servers.
+ */
+function limitAnswers(request: http.ClientRequest): void {
+  let [interim, sessions, records, bytes] = [0, 0, 0, 0];
+  request.on('information', () => {
+    interim += 1;
+    if (interim > mostInterim) cutOff(request.socket!);
+  });
+  request.once('response', (response) => limitPieces(response));
+  request.once('socket', (socket) => {
+    socket.on('session', () => {
+      sessions += 1;
+      if (sessions > mostSessions) cutOff(socket);
+    });
+    socket.on('data', (record: Buffer) => {
+      records += 1;
+      bytes += record.length;
+      if (isShredded(records, bytes)) cutOff(socket);
+    });
+  });
 }
 
 function targetOf(url: URL): OutboundTarget {
