@@ -1,11 +1,15 @@
+import { create } from '@bufbuild/protobuf';
+import { AuditService } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { expect } from 'chai';
 import { chainAllOf } from '../platform/audit/audit-chain.ts';
 import { type AuditFacts, auditRecord } from '../platform/audit/audit-event.ts';
 import { insertPending } from '../platform/audit/audit-store.ts';
 import { systemClock } from '../platform/clock.ts';
+import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { Paging } from '../platform/requests/paging.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { createTestDatabase } from '../platform/testing/test-database.ts';
 import { createAudit } from './service.ts';
@@ -52,5 +56,29 @@ describe('the audit service', function () {
       await service.stop?.();
       await test.drop();
     }
+  });
+
+  it('finds what concerns an id in whatever case it is asked for', async () => {
+    const test = await createTestDatabase();
+    const user = newId();
+    const record = auditRecord({ ...facts, resource: { kind: 'user', id: user } }, newId(), Date.now());
+    await test.database.system((tx) => insertPending(tx, [record]));
+    const registry = new ServiceRegistry();
+    createAudit({
+      config: { auditRetentionDays: 400 },
+      clock: systemClock,
+      database: test.database,
+      logger: createLogger('silent'),
+      metrics: createMetrics(),
+      paging: new Paging(Buffer.alloc(32)),
+    }).register(registry);
+    const caller = { ...publicCaller, kind: 'user', tenantId: 'acme', userId: newId() } as const;
+    const found = async (resourceId: string): Promise<number> => {
+      const { listAuditEvents } = AuditService.method;
+      const request = create(listAuditEvents.input, { resourceId });
+      return (await registry.unary(listAuditEvents, request, internalContext(caller))).auditEvents.length;
+    };
+    expect([await found(user), await found(user.toUpperCase()), await found(newId())]).to.deep.equal([1, 1, 0]);
+    await test.drop();
   });
 });

@@ -18,6 +18,7 @@ import { Loop } from '../platform/background/loop.ts';
 import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { auditChannel } from '../platform/database/channels.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { storedId } from '../platform/ids.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
 import { textField } from '../platform/requests/fields.ts';
 import type { Implementation } from '../platform/rpc.ts';
@@ -121,9 +122,9 @@ function handlers({
 function filtersOf(request: ListAuditEventsRequest): AuditFilters {
   const text = (name: string, value: string): string => textField(name, value, { maximum: 256 });
   return {
-    actor: text('actor', request.actor),
+    actor: storedId(text('actor', request.actor)),
     action: text('action', request.action),
-    resourceId: text('resource_id', request.resourceId),
+    resourceId: storedId(text('resource_id', request.resourceId)),
     result: text('result', request.result),
     start: request.start && timestampDate(request.start),
     end: request.end && timestampDate(request.end),

@@ -55,5 +55,8 @@ export const newRequestId = (): string => randomUUID();
 /** Reports whether the text is a UUID; Kellet has no other ids. */
 export const isId = (text: string): boolean => validate(text);
 
+/** Returns a text that may be an id as ids are stored: in lower case. Other texts stay as they are. */
+export const storedId = (text: string): string => (isId(text) ? text.toLowerCase() : text);
+
 /** Returns random bytes as base64url without padding. */
 export const randomToken = (bytes: number): string => randomBytes(bytes).toString('base64url');

@@ -43,7 +43,7 @@ export interface Caller {
   readonly scopes: ReadonlySet<string>;
   /** What a user holds for some devices only, besides `scopes`. */
   readonly limitedGrants: readonly LimitedGrant[];
-  /** Hex SHA-256 of the credential; empty for a public call. Key of idempotency rows and revocation. */
+  /** Hex SHA-256 of the credential; empty for a public call. Key of revocation. */
   readonly credentialHash: string;
   /** The session of an access token; empty otherwise. */
   readonly sessionId: string;

@@ -255,6 +255,16 @@ describe('the telemetry of entity views', () => {
     expect(await named(view, as(''))).to.deep.equal([deviceId]);
   });
 
+  it('show users who are not told which device it is no hash either, with which guesses at its id could be compared', async () => {
+    const ended = await makeView({ customer_id: otherCustomerId, end_time: BigInt(Date.now()) * 1_000_000n });
+    const hashes = async (context: ReturnType<typeof as>) =>
+      new Set((await history({ deviceId: ended }, context)).points.map(({ dataHash }) => dataHash));
+    expect([...(await hashes(as(otherCustomerId)))]).to.deep.equal(['']);
+    const told = await hashes(as(''));
+    expect(told.size).to.be.greaterThan(1);
+    expect(told).not.to.include('');
+  });
+
   it('of an asset are refused, because it has none', async () => {
     const view = await makeView({ device_id: null, asset_id: assetId });
     for (const promise of [latest(view), history({ deviceId: view })]) {

@@ -19,6 +19,7 @@ import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { Broker } from '../platform/events/broker.ts';
+import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { type Caller, internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
@@ -448,6 +449,22 @@ describe('TelemetryService', () => {
     const otherKey = { ...caller, credentialHash: 'b'.repeat(64) };
     expect(await send([point(1, 1)], key, otherKey)).to.include({ accepted: 1 });
     expect(await outcomeOf(send(request, { 'idempotency-key': '' }))).to.equal('INVALID_ARGUMENT');
+  });
+
+  it('replays it also to a user whose token was refreshed, and to a device with a new key, but to no other', async () => {
+    const holders: Partial<Caller>[] = [
+      { kind: 'user', userId: newId() },
+      { kind: 'user', userId: newId() },
+      { kind: 'device', deviceId },
+    ];
+    for (const [at, holder] of holders.entries()) {
+      const [before, after] = ['c', 'd'].map((digit) => ({ ...caller, ...holder, credentialHash: digit.repeat(64) }));
+      const key = { 'idempotency-key': 'refreshed' };
+      expect(await send([point(at, 1)], key, before)).to.include({ accepted: 1 });
+      expect(await send([point(at, 1)], key, after)).to.include({ accepted: 1 });
+      expect(await outcomeOf(send([point(9, 1)], key, after))).to.equal('FAILED_PRECONDITION');
+    }
+    expect(await rows()).to.equal(holders.length);
   });
 
   it('keeps only the first error for an Idempotency-Key once those of a day take too many bytes, and repeats that response', async () => {

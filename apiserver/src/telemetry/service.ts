@@ -561,8 +561,8 @@ class Telemetry implements TelemetryModule {
     const points = closed.rows.map((row) => row.point);
     for (const point of points) {
       point.deviceId = shownId;
-      // The hash covers the values that the view does not show, which could be guessed from it.
-      if (window.keys.length > 0) point.dataHash = '';
+      // The hash covers the values that the view does not show, which could be guessed from it, and the id of its device.
+      if (window.keys.length > 0 || shownId === '') point.dataHash = '';
     }
     return { points, nextPageToken: closed.nextPageToken };
   }

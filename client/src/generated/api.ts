@@ -5816,7 +5816,7 @@ export interface components {
             string_values: {
                 [key: string]: string;
             };
-            /** @description Leaf hash, 64 hex digits; empty for a bucket, and in an entity view limited to some keys, because the hash covers all values. */
+            /** @description Leaf hash, 64 hex digits; empty for a bucket, and in an entity view limited to some keys, because the hash covers all values, or whose device is not told. */
             data_hash: string;
             /** @description Whether a confirmed proof exists. */
             anchored: boolean;

@@ -1,9 +1,11 @@
+import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import type { Caller } from '../../platform/rpc.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import { method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
+import { insertTenant } from '../testing/test-fixtures.ts';
 
 const another = 'another good password';
 
@@ -38,6 +40,22 @@ describe('the password of a user', () => {
       expect([code, message.split(' ')[0]]).to.deep.equal(['INVALID_ARGUMENT', 'new_password']);
     }
     await at.login(user.email);
+  });
+
+  it('is not made of the name of the tenant, whoever sets it', async () => {
+    const tenant = 'zorblattix';
+    await insertTenant(at.test.database, tenant);
+    const { user, caller } = await at.signedIn('tenant_admin', tenant);
+    const weak = 'Zorblattix-2026';
+    const { user_id: userId } = user;
+    const within = { tenantId: tenant };
+    const made = { email: 'new@test', role: User_Role.viewer, password: weak };
+    const set = { userId, password: weak, updateMask: { paths: ['password'] } };
+    expect(await codeOf(change(caller, password, weak))).to.equal('INVALID_ARGUMENT');
+    expect(await codeOf(at.call(method.createUser, made, caller, within))).to.equal('INVALID_ARGUMENT');
+    expect(await codeOf(at.call(method.updateUser, set, caller, within))).to.equal('INVALID_ARGUMENT');
+    // It is as good as others elsewhere.
+    await change((await at.signedIn('viewer')).caller, password, weak);
   });
 
   it('is not guessed by whoever has an access token: wrong ones count as failed sign-ins', async () => {

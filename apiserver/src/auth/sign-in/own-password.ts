@@ -40,7 +40,7 @@ export function ownPasswordHandlers(
       if (!account) throw invalidArgument('current_password is wrong');
       await checkNewPassword(newPassword, config, {
         field: 'new_password',
-        words: [account.email, account.name],
+        words: [account.email, account.name, tenantId],
         owner: tenantId || owner,
       });
       const passwordHash = await hashPassword(newPassword, tenantId || owner);

@@ -147,6 +147,23 @@ describe('login', () => {
     }
   });
 
+  it('takes as long to fail although more is recorded of an account than of none', async () => {
+    const { database } = at.test;
+    const slow = `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END'`;
+    await database.system((tx) => tx.query(slow));
+    await database.system((tx) =>
+      tx.query('CREATE TRIGGER slow BEFORE UPDATE OF email ON login_failures FOR EACH ROW EXECUTE FUNCTION slow()'),
+    );
+    try {
+      const { email } = await at.makeUser();
+      const begun = performance.now();
+      expect(await codeOf(at.login(email, { password: 'wrong' }))).to.equal('UNAUTHENTICATED');
+      expect(performance.now() - begun).to.be.within(295, 480);
+    } finally {
+      await database.system((tx) => tx.query('DROP FUNCTION slow CASCADE'));
+    }
+  });
+
   it('counts the addresses of an IPv6 network as one', async () => {
     const user = await at.makeUser();
     for (let index = 0; index < 5; index += 1) {

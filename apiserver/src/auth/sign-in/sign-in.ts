@@ -19,8 +19,16 @@ export interface Credentials {
   readonly tenantId: string;
 }
 
-/** Minimum duration of a failed sign-in: longer than checking a password against the maximum number of accounts. */
+/**
+ * Minimum duration of a failed sign-in, from when its password is checked: longer than checking it against the maximum number of
+ * accounts, and than what is recorded of the failure, which is more if there are accounts.
+ */
 const failureMilliseconds = 300;
+
+/** The minimum duration of an attempt, once its password is being checked. */
+interface Pace {
+  floor?: Promise<void>;
+}
 
 const refusals: readonly ErrorCode[] = ['UNAUTHENTICATED', 'PERMISSION_DENIED', 'RESOURCE_EXHAUSTED'];
 
@@ -51,32 +59,37 @@ export class SignIn {
     const email = textField('email', credentials.email.trim(), { minimum: 1, maximum: 254 });
     const password = textField('password', credentials.password, { minimum: 1, maximum: 1024 });
     const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
+    const pace: Pace = {};
     try {
-      return await this.attempt({ email, password, tenantId }, origin);
+      return await this.attempt({ email, password, tenantId }, origin, pace);
     } catch (error) {
       if (error instanceof KelletError && isRefusal(error.code)) {
         const accounts = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
         this.events.failed({ factor: { kind: 'password', id: '' }, accounts, email, code: error.code }, origin);
+        // The duration must not reveal how many accounts an e-mail has.
+        await pace.floor;
       }
       throw error;
     }
   }
 
-  private async attempt(credentials: Credentials, origin: SessionOrigin, isAgain = false): Promise<FirstStep> {
+  private async attempt(
+    credentials: Credentials,
+    origin: SessionOrigin,
+    pace: Pace,
+    isAgain = false,
+  ): Promise<FirstStep> {
     const { email, password, tenantId } = credentials;
     // The tenant is not part of the key: naming different tenants must not allow more attempts.
     const read = (tx: Transaction) => findAccounts(tx, email, tenantId);
     const account = await this.throttle.attempt(email.toLowerCase(), origin.address, read, async (found) => {
-      const floor = sleep(failureMilliseconds);
+      pace.floor = sleep(failureMilliseconds);
       const hashes = found.map((one) => one.password_hash);
       const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
       // Accounts of deleted tenants are ignored if there are others.
       const available = matching.filter((index) => !found[index]!.tenant_deleted);
       const candidates = available.length > 0 ? available : matching;
-      if (candidates.length === 1) return found[candidates[0]!];
-      // The duration must not reveal how many accounts an e-mail has.
-      await floor;
-      return undefined;
+      return candidates.length === 1 ? found[candidates[0]!] : undefined;
     });
     // The caller has already proven the password, so this reveals nothing.
     if (account?.tenant_deleted) throw tenantDeleted();
@@ -84,7 +97,7 @@ export class SignIn {
     const passwordHash = account?.password_hash ?? '';
     const begun = account && (await this.secondStep.begin(account, origin, { aal: 'aal1', passwordHash }));
     // Another sign-in may have hashed the same password again meanwhile.
-    if (account && !begun && !isAgain && isOutdated(passwordHash)) return this.attempt(credentials, origin, true);
+    if (account && !begun && !isAgain && isOutdated(passwordHash)) return this.attempt(credentials, origin, pace, true);
     if (!begun) throw unauthenticated('e-mail or password is wrong');
     if (isOutdated(passwordHash)) await this.hashAgain(account, password, addressBlock(origin.address));
     return begun;

@@ -69,14 +69,14 @@ export async function listProviders(
 }
 
 /**
- * Returns the providers with this name or that admit this e-mail domain: those of a tenant, or without one at most two of
- * all tenants (two rows mean the name is ambiguous). Needs a system transaction.
+ * Returns the provider with this name or that admits this e-mail domain: that of a tenant, or without one at most two, of
+ * different tenants, however many each has (two mean the name is ambiguous). Needs a system transaction.
  */
 export async function findProvidersFor(tx: Transaction, named: string, tenantId: string): Promise<ProviderRow[]> {
   const { rows } = await tx.query<ProviderRow>(
-    `SELECT ${columns} FROM sso_providers p
+    `SELECT DISTINCT ON (tenant_id) ${columns} FROM sso_providers p
      WHERE (provider = $1 OR allowed_domains @> ARRAY[$1]) AND ($2 = '' OR tenant_id = $2) AND ${tenantExists('p')}
-     ORDER BY provider <> $1, tenant_id, provider LIMIT 2`,
+     ORDER BY tenant_id, provider LIMIT 2`,
     [named, tenantId],
   );
   return rows;

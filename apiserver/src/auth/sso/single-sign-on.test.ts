@@ -204,6 +204,8 @@ describe('single sign-on', () => {
     const other = (await at.signedIn('tenant_admin', 'other')).token;
     const settings = { provider: name, ...settingsOf(idp), allowed_domains: [domain] };
     expect((await at.ask('POST', 'auth/sso/providers', settings, other)).status).to.equal(200);
+    // A second one must not make a tenant look like the only one.
+    await provider({ allowed_domains: [domain] });
     for (const named of [name, domain]) {
       const ambiguous = await start(browser, named);
       expect([ambiguous.status, ((await ambiguous.json()) as { message: string }).message]).to.deep.equal([

@@ -248,9 +248,7 @@ export class SingleSignOn {
     const rows = await this.parts.database.systemRead((tx) => findProvidersFor(tx, named.toLowerCase(), tenantId));
     const [first, second] = rows;
     if (!first) throw notFound('provider');
-    if (second && first.tenant_id !== second.tenant_id) {
-      throw invalidArgument('tenant_id is required: several tenants have such a provider');
-    }
+    if (second) throw invalidArgument('tenant_id is required: several tenants have such a provider');
     return first;
   }
 

@@ -54,7 +54,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       checkMayManage(caller, rightsOf(role, []));
       const customerId = customerField(request.customerId);
       checkMayBelong(role, customerId);
-      await checkNewPassword(request.password, config, { words: [email, name], owner: tenantId });
+      await checkNewPassword(request.password, config, { words: [email, name, tenantId], owner: tenantId });
       const passwordHash = await hashPassword(request.password, tenantId);
       const { disabled } = request;
       const user = { userId: newId(), tenantId, email, name, role, passwordHash, disabled, customerId };
@@ -138,7 +138,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       if (fields.has('password')) {
         const words = await database.read(tenantId, async (tx) => wordsOf(await findUser(tx, tenantId, userId)));
         await checkNewPassword(request.password ?? '', config, {
-          words: [...words, changes.email ?? '', changes.name ?? ''],
+          words: [...words, changes.email ?? '', changes.name ?? '', tenantId],
           owner: tenantId,
         });
         passwordHash = await hashPassword(request.password ?? '', tenantId);

@@ -17,7 +17,7 @@ import { LargeReads } from '../../platform/concurrency/large-reads.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
-import { isId } from '../../platform/ids.ts';
+import { isId, storedId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
 import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import type { CallContext, Caller, ServiceRegistry } from '../../platform/rpc.ts';
@@ -90,7 +90,8 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
         checkWait(request.waitSeconds);
         const { tenantId } = context;
         const visible = visibleTo(context, 'rpc:read');
-        const { correlationId } = request;
+        // As it is stored: the feed wakes those who wait under that name.
+        const correlationId = storedId(request.correlationId);
         // Many calls may wait, and none of them keeps what the device was told.
         const { bytes } = await feed.until({
           key: correlationId,

@@ -5,6 +5,7 @@ import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
+import { storedId } from '../../platform/ids.ts';
 import { inSomeTrace, setTraceOwner } from '../../platform/observability/tracing.ts';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
 import { deviceGroupsOf, type Visibility, visibilityOf } from '../../platform/visibility.ts';
@@ -179,9 +180,9 @@ export class Admission {
   }
 
   private async checkDevice(access: Access, method: DescMethod, message: Message, caller: Caller): Promise<void> {
+    const device = nameDevice(access, method, message);
     const visibility = visibilityOf(caller, access.scope);
     if (mustBeVisible(access, visibility)) {
-      const device = fieldText(method, message, access.deviceField);
       if (device === '') throw permissionDenied(`a limited caller must name a device: ${access.deviceField}`);
       if (!(await this.devices.isVisible(caller.tenantId, device, visibility))) {
         throw (await this.mayRead(caller, device))
@@ -190,16 +191,22 @@ export class Admission {
       }
     }
     if (access.deviceField === '' || caller.kind !== 'device') return;
-    const named = foreignDevice(access, caller, fieldText(method, message, access.deviceField));
+    const named = foreignDevice(access, caller, device);
     if (named === undefined) return;
     if (named !== '' && (await this.devices.isGatewayOf(caller.tenantId, caller.deviceId, named))) return;
     throw permissionDenied('a device key may name only its own device');
   }
 }
 
-function fieldText(method: DescMethod, message: Message, name: string): string {
-  const field = method.input.fields.find((candidate) => candidate.name === name);
-  if (!field) throw new Error(`${method.name}: device_field ${name} does not exist`);
-  const value = (message as Message & Record<string, unknown>)[field.localName];
-  return typeof value === 'string' ? value : '';
+/**
+ * Returns the device that a request names, empty if none. From here on the request spells it as it is stored: what handlers compare it
+ * with, or wait for under its name, would not be found otherwise.
+ */
+function nameDevice({ deviceField }: Access, method: DescMethod, message: Message): string {
+  if (deviceField === '') return '';
+  const field = method.input.fields.find((candidate) => candidate.name === deviceField);
+  if (!field) throw new Error(`${method.name}: device_field ${deviceField} does not exist`);
+  const fields = message as Message & Record<string, unknown>;
+  const given = fields[field.localName];
+  return typeof given === 'string' ? (fields[field.localName] = storedId(given)) : '';
 }

@@ -9,6 +9,7 @@ import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb'
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { notFound } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
@@ -289,6 +290,16 @@ describe('REST server', () => {
       expect(reply.body['request_id']).to.equal(reply.headers.get('x-request-id'));
     });
   }
+
+  it('takes the id of a device in capitals for the same device, which handlers then see as it is stored', async () => {
+    const [id, other] = [newId(), newId()];
+    server.tokens.set('own', { ...server.tokens.get('device')!, deviceId: id });
+    const chunk = (of: string) => call('GET', `/api/v1/devices/${of}/ota/chunk`, { token: 'own' });
+    expect((await chunk(id.toUpperCase())).status).to.equal(200);
+    expect((await chunk(other.toUpperCase())).status).to.equal(403);
+    const { body } = await call('GET', `/api/v1/devices/${id.toUpperCase()}`, { token: 'viewer' });
+    expect(body['device_id']).to.equal(id);
+  });
 
   it('lets a gateway device name its child', async () => {
     const { status, body } = await call('GET', '/api/v1/devices/child/ota/chunk', { token: 'device' });

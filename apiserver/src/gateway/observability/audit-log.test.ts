@@ -1,6 +1,6 @@
 import type { DescService } from '@bufbuild/protobuf';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
+import { Access_Caller, Access_CustomerAccess } from '@kellet/proto/es/kellet/v1/options_pb';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
@@ -8,6 +8,7 @@ import type { ChainedEvent } from '../../platform/audit/audit-event.ts';
 import { type AuditFilters, listEvents } from '../../platform/audit/audit-store.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { KelletError, notFound } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { allScopes } from '../../platform/scopes.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
@@ -51,6 +52,8 @@ describe('the audit log of the gateway', function () {
     const common = { valid: true, tenantId: 'acme', scopes, kind: Kind.user, rateLimitPerMinute: 100_000 };
     server.tokens.set('all', { ...common, userId: 'u9', name: 'ann@acme.test' });
     server.tokens.set('key', { ...common, kind: Kind.service, userId: '', keyId: 'k9', name: 'importer' });
+    const limitedGrants = [{ scopes, deviceGroupIds: [newId()] }];
+    server.tokens.set('limited', { ...common, userId: 'u11', scopes: [], limitedGrants });
     server.tokens.set('flooding', { ...common, tenantId: 'flooded', userId: 'u10' });
     server.tokens.set('nothing', { ...common, userId: 'u6', scopes: [] });
     server.tokens.set('reader', { ...common, userId: 'u8', scopes: scopes.filter((scope) => /:read$/.test(scope)) });
@@ -110,6 +113,22 @@ describe('the audit log of the gateway', function () {
     expect((await refused()).map(({ action }) => action).sort()).to.deep.equal(actionsOf(scoped));
     const [deletion] = (await refused()).filter(({ action }) => action === 'DeviceRegistryService/DeleteDevice');
     expect(deletion!.resource).to.deep.equal({ kind: 'device', id: 'x' });
+  });
+
+  it('has attempts to change a device that a limited caller must not know of, which are NOT_FOUND', async () => {
+    const ownDevice = Access_CustomerAccess.OWN_DEVICE;
+    const ofDevices = mayCall(Access_Caller.USER).filter(
+      ({ access, path }) => access.customerAccess === ownDevice && path.includes('{device_id}'),
+    );
+    expect(ofDevices.length).to.be.greaterThan(2);
+    for (const { verb, path } of ofDevices) {
+      const response = await send(verb, path.replace('/api/v1/', '').replace('{device_id}', newId()), 'limited');
+      expect(response.status, path).to.equal(404);
+      await response.text();
+    }
+    const tried = () => events('acme', { actor: 'u11', result: 'NOT_FOUND' });
+    await eventually(async () => (await tried()).length === ofDevices.length);
+    expect((await tried()).map(({ action }) => action).sort()).to.deep.equal(actionsOf(ofDevices));
   });
 
   it('has refused attempts to read, the same ones once a minute', async () => {

@@ -69,8 +69,10 @@ export class AuditLog {
     const audited = changing ?? this.methods.others.get(method);
     if (!audited) return;
     const { code } = toKelletError(thrown);
-    // A missing recent sign-in with the second factor is UNAUTHENTICATED. Exceeding the rate limit is not a denied attempt.
-    if (code !== 'PERMISSION_DENIED' && code !== 'UNAUTHENTICATED') return;
+    // A missing recent sign-in with the second factor is UNAUTHENTICATED. Exceeding the rate limit is not a denied attempt. A device
+    // that a limited caller must not know of is NOT_FOUND.
+    const isDenied = code === 'PERMISSION_DENIED' || code === 'UNAUTHENTICATED';
+    if (!isDenied && !(changing && code === 'NOT_FOUND')) return;
     const { requestId, address, userAgent } = entry;
     const resource = audited.resourceOf(request ?? fieldsOf(entry.variables), undefined, caller);
     const facts = factsOf(audited.action, caller, { requestId, address, userAgent }, resource, code);

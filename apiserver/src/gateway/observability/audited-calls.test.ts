@@ -110,4 +110,13 @@ describe('the recorded calls', () => {
       expect(how.resourceOf(whole, response, caller).id).to.equal(id);
     });
   }
+
+  it('name ids in lower case, however they are spelt', () => {
+    const id = '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30';
+    const named = (name: string, request: object): string =>
+      audited.get(name)!.how.resourceOf(request, undefined, caller).id;
+    expect(named('AuthService/DeleteUser', { userId: id.toUpperCase() })).to.equal(id);
+    expect(named('AuthService/RevokeAllSessions', { userId: id.toUpperCase() })).to.equal(id);
+    expect(named('AuthService/CreateTenant', { tenantId: 'ACME' })).to.equal('ACME');
+  });
 });

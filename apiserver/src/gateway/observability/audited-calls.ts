@@ -5,6 +5,7 @@ import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from '@bufbuild/pr
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { storedId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { Route, RouteTable } from '../transcoding/routes.ts';
 
@@ -123,4 +124,5 @@ function idIn(message: Fields, field: string, kind: string): string {
   return textOf(message[field]) || (typeof item === 'object' && item !== null ? textOf((item as Fields)[field]) : '');
 }
 
-const textOf = (value: unknown): string => (typeof value === 'string' ? value : '');
+/** Returns a field of a request or response. Whoever asks for the events of an id must find those of calls that spell it in capitals. */
+const textOf = (value: unknown): string => (typeof value === 'string' ? storedId(value) : '');

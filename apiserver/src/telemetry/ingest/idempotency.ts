@@ -3,13 +3,13 @@ import { createHash } from 'node:crypto';
 import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
-import type { CallContext } from '../../platform/rpc.ts';
+import type { CallContext, Caller } from '../../platform/rpc.ts';
 import type { IdempotencyRow } from '../write/idempotency-keys.ts';
 
 const maxKeyBytes = 255;
 
-/** An idempotency key, scoped to its credential. */
-export type IdempotencyScope = Pick<IdempotencyRow, 'tenantId' | 'credentialHash' | 'idempotencyKey'>;
+/** An idempotency key, scoped to its holder. */
+export type IdempotencyScope = Pick<IdempotencyRow, 'tenantId' | 'holder' | 'idempotencyKey'>;
 
 /** Returns the call's idempotency key, or undefined if it has none. Throws INVALID_ARGUMENT for an invalid key. */
 export function idempotencyScope(context: CallContext): IdempotencyScope | undefined {
@@ -18,8 +18,11 @@ export function idempotencyScope(context: CallContext): IdempotencyScope | undef
   if (idempotencyKey === '' || Buffer.byteLength(idempotencyKey) > maxKeyBytes || idempotencyKey.includes('\0')) {
     throw invalidArgument(`Idempotency-Key must have 1 to ${maxKeyBytes} bytes`);
   }
-  return { tenantId: context.tenantId, credentialHash: context.caller.credentialHash, idempotencyKey };
+  return { tenantId: context.tenantId, holder: holderOf(context.caller), idempotencyKey };
 }
+
+/** Returns who repeats requests: a user whose token was refreshed, or a device with a new key, is the same as before. */
+const holderOf = ({ userId, deviceId, credentialHash }: Caller): string => userId || deviceId || credentialHash;
 
 /** Returns the hex SHA-256 that identifies a request body. */
 export const requestHash = (request: unknown): string =>
@@ -38,7 +41,7 @@ export async function keptResponse(
     tx.query<{ request_hash: string; response: string }>(
       `SELECT request_hash, response FROM telemetry_idempotency
        WHERE tenant_id = $1 AND credential_hash = $2 AND idempotency_key = $3`,
-      [scope.tenantId, scope.credentialHash, scope.idempotencyKey],
+      [scope.tenantId, scope.holder, scope.idempotencyKey],
     ),
   );
   const kept = rows[0];

@@ -70,7 +70,7 @@ export class Ingest {
     const scope = idempotencyScope(context);
     if (!scope) return this.store(points, context, undefined);
     const hash = requestHash(points.given.map((p) => [p.deviceId, p.timestamp, p.numericValues, p.stringValues]));
-    const key = JSON.stringify([scope.tenantId, scope.credentialHash, scope.idempotencyKey]);
+    const key = JSON.stringify([scope.tenantId, scope.holder, scope.idempotencyKey]);
     // The second finds the response stored by the first. In one flush they would be refused together.
     return this.turns.run(key, () => this.takeOnce(points, context, scope, hash));
   }

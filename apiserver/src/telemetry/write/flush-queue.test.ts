@@ -91,7 +91,7 @@ describe('points that wait to be stored', () => {
   const point = testPoint('acme', 1, 1_790_000_000, 1);
 
   it('are the tenant’s, but for those that the service has made', () => {
-    const key = { tenantId: 'acme', credentialHash: '', idempotencyKey: 'k', requestHash: '', response: '' };
+    const key = { tenantId: 'acme', holder: '', idempotencyKey: 'k', requestHash: '', response: '' };
     expect(ownerOf([point], undefined)).to.equal('acme');
     expect(ownerOf([], key)).to.equal('acme');
     expect(ownerOf([{ ...point, isOwn: true }], undefined)).to.equal(ownPoints);

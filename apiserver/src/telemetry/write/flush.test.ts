@@ -4,8 +4,8 @@ import { encodeFlush } from './flush.ts';
 import type { IdempotencyRow } from './idempotency-keys.ts';
 
 describe('the Idempotency-Keys of a flush', () => {
-  const row = (tenantId: string, credentialHash: string, idempotencyKey: string): IdempotencyRow => ({
-    ...{ tenantId, credentialHash, idempotencyKey },
+  const row = (tenantId: string, holder: string, idempotencyKey: string): IdempotencyRow => ({
+    ...{ tenantId, holder, idempotencyKey },
     ...{ requestHash: '', response: '{}' },
   });
   const encoded = (idempotency: readonly IdempotencyRow[]): string => {
@@ -24,7 +24,7 @@ describe('the Idempotency-Keys of a flush', () => {
     const expected = [rows[1]!, rows[0]!, rows[2]!, rows[3]!];
     expect(encoded(rows)).to.equal(encoded(rows.toReversed()));
     const places = expected.map((each) =>
-      encoded(rows).indexOf(`('${each.tenantId}', '${each.credentialHash}', '${each.idempotencyKey}',`),
+      encoded(rows).indexOf(`('${each.tenantId}', '${each.holder}', '${each.idempotencyKey}',`),
     );
     expect(places).to.deep.equal(places.toSorted((a, b) => a - b));
     expect(places[0]).to.be.above(0);

@@ -219,7 +219,7 @@ function chainStatements(placement: Placement): string[] {
 const byKey = (one: IdempotencyRow, other: IdempotencyRow): number => (nameOfKey(one) < nameOfKey(other) ? -1 : 1);
 
 function idempotencyStatement(row: IdempotencyRow): string {
-  const values = [row.tenantId, row.credentialHash, row.idempotencyKey, row.requestHash, row.response];
+  const values = [row.tenantId, row.holder, row.idempotencyKey, row.requestHash, row.response];
   return `INSERT INTO telemetry_idempotency (tenant_id, credential_hash, idempotency_key, request_hash, response)
     VALUES (${values.map((value) => pg.escapeLiteral(value)).join(', ')})`;
 }

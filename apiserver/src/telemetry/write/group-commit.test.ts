@@ -183,7 +183,7 @@ describe('TelemetryWriter', () => {
 
   describe('given Idempotency-Keys that are in use', () => {
     const row = (idempotencyKey: string): IdempotencyRow => ({
-      ...{ tenantId: 'acme', credentialHash: 'a'.repeat(64), idempotencyKey },
+      ...{ tenantId: 'acme', holder: 'a'.repeat(64), idempotencyKey },
       ...{ requestHash: '', response: '{}' },
     });
     const failures = async (metrics: Registry): Promise<number> => {

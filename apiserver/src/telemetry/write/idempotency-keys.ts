@@ -5,13 +5,14 @@ import { sqlState } from '../../platform/errors.ts';
 /** The response to a request with an Idempotency-Key, stored with its points. */
 export interface IdempotencyRow {
   readonly tenantId: string;
-  readonly credentialHash: string;
+  /** Whose key it is; in the column credential_hash, which once held the hash of the credential. */
+  readonly holder: string;
   readonly idempotencyKey: string;
   readonly requestHash: string;
   readonly response: string;
 }
 
-type Key = Pick<IdempotencyRow, 'tenantId' | 'credentialHash' | 'idempotencyKey'>;
+type Key = Pick<IdempotencyRow, 'tenantId' | 'holder' | 'idempotencyKey'>;
 
 /** PostgreSQL's code for a row that exists already. */
 const uniqueViolation = '23505';
@@ -21,8 +22,8 @@ export const isKeyTaken = (error: unknown): boolean =>
   sqlState(error) === uniqueViolation && (error as { table?: string }).table === 'telemetry_idempotency';
 
 /** Returns what tells a key from all others. Keys contain no NUL. */
-export const nameOfKey = ({ tenantId, credentialHash, idempotencyKey }: Key): string =>
-  [tenantId, credentialHash, idempotencyKey].join('\0');
+export const nameOfKey = ({ tenantId, holder, idempotencyKey }: Key): string =>
+  [tenantId, holder, idempotencyKey].join('\0');
 
 /** Returns the names of those of the keys that are in use. */
 export async function takenKeys(tx: Transaction, keys: readonly Key[]): Promise<Set<string>> {
@@ -32,7 +33,7 @@ export async function takenKeys(tx: Transaction, keys: readonly Key[]): Promise<
      JOIN telemetry_idempotency USING (tenant_id, credential_hash, idempotency_key)`,
     [
       keys.map(({ tenantId }) => tenantId),
-      keys.map(({ credentialHash }) => credentialHash),
+      keys.map(({ holder }) => holder),
       keys.map(({ idempotencyKey }) => idempotencyKey),
     ],
   );
@@ -40,7 +41,7 @@ export async function takenKeys(tx: Transaction, keys: readonly Key[]): Promise<
     rows.map((row) =>
       nameOfKey({
         tenantId: row.tenant_id,
-        credentialHash: row.credential_hash,
+        holder: row.credential_hash,
         idempotencyKey: row.idempotency_key,
       }),
     ),

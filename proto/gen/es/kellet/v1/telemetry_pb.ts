@@ -522,7 +522,7 @@ export type HistoryPoint = Message<"kellet.v1.HistoryPoint"> & {
 
   /**
    * Leaf hash, 64 hex digits; empty for a bucket, and in an entity view limited to some keys, because the hash covers
-   * all values.
+   * all values, or whose device is not told.
    *
    * @generated from field: string data_hash = 5;
    */
