@@ -1,23 +1,26 @@
-// CSV as in RFC 4180, read and written. A text that a spreadsheet would take for a formula is written with a leading
-// apostrophe, which is removed when it is read.
+// CSV as in RFC 4180, read and written. What a spreadsheet would take for a formula is written with an apostrophe before it, which is
+// removed when it is read.
 import { Readable } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 import { type CsvError, type InfoRecord, type Options, parse } from 'csv-parse';
 import { invalidArgument } from '../../platform/errors.ts';
 import { type FileLine, maximumLineBytes, textOf, withoutMark } from './lines.ts';
 
-/** A text that looks like a formula, or like one that was made harmless. */
-const formula = /^'*[=+\-@\t\r]/;
+/**
+ * The apostrophes, usually none, before what looks like a formula: at the beginning of a text, and where a spreadsheet begins another
+ * cell that separates them by semicolons, as those of many languages do, and takes quotes within a line as they are.
+ */
+const beforeFormulas = /(?<=^|[;\r\n])'*(?=[=+\-@\t\r＝＋－＠])/g;
 
 /** Returns a line of CSV. */
 export const csvLine = (cells: readonly string[]): string => `${cells.map(cellOf).join(',')}\r\n`;
 
 function cellOf(text: string): string {
-  const harmless = formula.test(text) ? `'${text}` : text;
+  const harmless = text.replace(beforeFormulas, "'$&");
   return /[",\r\n]|^\s|\s$/.test(harmless) ? `"${harmless.replaceAll('"', '""')}"` : harmless;
 }
 
-const plainText = (text: string): string => (text.startsWith("'") && formula.test(text) ? text.slice(1) : text);
+const plainText = (text: string): string => text.replace(beforeFormulas, (apostrophes) => apostrophes.slice(1));
 
 /** Cells of a line, and those that are kept: more than there are columns. */
 const maximumCells = 1000;

@@ -350,7 +350,9 @@ describe('import and export of devices', () => {
 
   it('exports what import takes back unchanged, with formulas made harmless', async () => {
     const groupId = await makeGroup('exported');
-    const names = ['=1+1', '+1', '-1', '@x', "'=already", "'plain", 'a,"b"\nc', ' spaced ', 'ü😀', 'without metadata'];
+    const elsewhere = ['a;=1+1', "a;'=1;''-2", 'a\n=1', '＝1', '\r=1'];
+    const plain = ['a,"b"\nc', ' spaced ', 'ü😀', 'without metadata'];
+    const names = ['=1+1', '+1', '-1', '@x', "'=already", "'plain", ...plain, ...elsewhere];
     const rows = names.map((name, index) => ({
       ...{ name, hardware_id: `ex-${index}`, profile_id: pump, tags: { 'k,"': '=v' }, group_ids: [groupId] },
       ...(name === 'without metadata' ? {} : { metadata: { n: [1, null, 'x'] } }),
@@ -366,6 +368,8 @@ describe('import and export of devices', () => {
     );
     expect(csv).to.contain("'=1+1,ex-0").and.contain("''=already,").and.contain("\n'plain,");
     for (const cell of csv.split(/\r\n/).slice(1)) expect(cell).not.to.match(/^[=+\-@]/);
+    // A spreadsheet of a language that separates cells by semicolons begins another one after each, whatever is quoted.
+    for (const cell of csv.split(/[;\r\n]/)) expect(cell).not.to.match(/^[=+\-@＝＋－＠]/);
     expect((await importFile(csv)).summary).to.deep.equal({ created: 0, unchanged: names.length, rejected: 0 });
 
     const ndjsonResponse = await get(`devices/export?format=ndjson&group_id=${groupId}`);

@@ -118,5 +118,6 @@ describe('the recorded calls', () => {
     expect(named('AuthService/DeleteUser', { userId: id.toUpperCase() })).to.equal(id);
     expect(named('AuthService/RevokeAllSessions', { userId: id.toUpperCase() })).to.equal(id);
     expect(named('AuthService/CreateTenant', { tenantId: 'ACME' })).to.equal('ACME');
+    expect(named('AuthService/DeleteLockout', { email: ' Ann@acme.test' })).to.equal('ann@acme.test');
   });
 });

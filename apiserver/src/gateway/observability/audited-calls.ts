@@ -26,18 +26,20 @@ export interface AuditedMethod {
   resourceOf(request: object, response: object | undefined, caller: Caller): ResourceRef;
 }
 
-const { logout, logoutSso, revokeAllSessions, updateOwnTenant } = AuthService.method;
+const { logout, logoutSso, revokeAllSessions, updateOwnTenant, deleteLockout } = AuthService.method;
 const { changePassword, enrollTotp, confirmTotp, beginWebauthnRegistration, finishWebauthnRegistration } =
   AuthService.method;
 const ofCaller = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'user', id: caller.userId });
 
 const ofSession = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'session', id: caller.sessionId });
 
-/** Methods whose path does not say what they act on. */
+/** Methods whose path does not say what they act on, or not in one spelling. */
 const special = new Map<DescMethod, (request: Fields, caller: Caller) => ResourceRef>([
   [logout, ofSession],
   [logoutSso, ofSession],
   [revokeAllSessions, (request, caller) => ({ kind: 'user', id: textOf(request['userId']) || caller.userId })],
+  // As failed sign-ins are counted, however the call spells the address.
+  [deleteLockout, ({ email }) => ({ kind: 'lockout', id: textOf(email).trim().toLowerCase() })],
   [updateOwnTenant, (_, caller) => ({ kind: 'tenant', id: caller.tenantId })],
   [changePassword, ofCaller],
   [enrollTotp, ofCaller],
