@@ -106,6 +106,12 @@ describe('custom resources written for REST callers', function () {
     return another.apply(customResources.DeviceProfile, object, { fieldManager: 'argocd-controller', force: true });
   };
 
+  it('writes the name into the annotation also if the resource is named so', async () => {
+    await call(profile.createProfile, { name: 'plain-name', type: 'thermometer' });
+    const object = await read<DeviceProfileSpec>('DeviceProfile', 'plain-name');
+    expect(object!.metadata.annotations).to.include({ [displayNameAnnotation]: 'plain-name' });
+  });
+
   it('creates a matching resource and working copy', async () => {
     const made = await call(profile.createProfile, {
       name: 'Cold store',

@@ -225,10 +225,7 @@ export function metadataOf({ namespace, name, intentId }: Intent, displayName: s
     labels: { [createdByLabel]: createdByApi },
     // Set at creation, so that even a deletion before the first reconcile is noticed.
     finalizers: [finalizer],
-    annotations: {
-      [intentAnnotation]: intentId,
-      ...(displayName === name ? {} : { [displayNameAnnotation]: displayName }),
-    },
+    annotations: { [intentAnnotation]: intentId, [displayNameAnnotation]: displayName },
   };
 }
 
