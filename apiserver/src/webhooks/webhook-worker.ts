@@ -89,7 +89,7 @@ export function createWebhookWorker(parts: WebhookWorkerParts): WebhookWorker {
       const secret = secrets.open(tenantId, claim.secret);
       result = {
         ...result,
-        lastStatus: await callWebhook({ url: claim.url, secret, body: claim.event }, guard, signal),
+        lastStatus: await callWebhook({ tenantId, url: claim.url, secret, body: claim.event }, guard, signal),
       };
     } catch (error) {
       // When the process stops, the claim runs out and the event is sent again.

@@ -104,7 +104,8 @@ export class OpenidProviders {
       (url, { method, headers, body }) => {
         const text = body === undefined || body === null ? undefined : bodyText(body);
         return guardedFetch(guard, url, {
-          ...{ method, headers, maximumBytes },
+          // Metadata of an issuer are read for all of its tenants.
+          ...{ method, headers, maximumBytes, owner: new URL(url).host },
           ...(text === undefined ? {} : { body: text }),
         });
       };

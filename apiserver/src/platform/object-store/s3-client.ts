@@ -2,7 +2,6 @@
 import { createHash, createHmac, type Hash, type Hmac } from 'node:crypto';
 import http from 'node:http';
 import https from 'node:https';
-import type { LookupFunction } from 'node:net';
 import { text } from 'node:stream/consumers';
 import type { SignatureV4 } from '@smithy/signature-v4';
 import { sleep } from '../clock.ts';
@@ -96,24 +95,27 @@ class Sha256 {
   }
 }
 
+/** Returns the options of a request that say how it connects. */
+type Connection = (signal: AbortSignal | undefined) => http.RequestOptions;
+
 /** A client with one set of credentials. */
 export class S3Client {
   private readonly endpoint: URL;
   private readonly settings: S3Settings;
-  private readonly lookup: LookupFunction | undefined;
-  private readonly agent: http.Agent | false;
+  private readonly connection: Connection | undefined;
+  private readonly agent: http.Agent | undefined;
   private signer: Promise<SignatureV4> | undefined;
 
   /**
-   * `lookup` resolves the endpoint's name, for an endpoint that a tenant chose; connections are then not reused, because each
+   * `connection` returns how a request connects, for an endpoint that a tenant chose; connections are then not reused, because each
    * has to be judged.
    */
-  constructor(settings: S3Settings, lookup?: LookupFunction) {
+  constructor(settings: S3Settings, connection?: Connection) {
     this.settings = settings;
     this.endpoint = new URL(settings.endpoint || `https://s3.${settings.region}.amazonaws.com`);
-    this.lookup = lookup;
+    this.connection = connection;
     const { Agent } = this.endpoint.protocol === 'https:' ? https : http;
-    this.agent = lookup ? false : new Agent({ keepAlive: true, maxSockets: 64 });
+    this.agent = connection ? undefined : new Agent({ keepAlive: true, maxSockets: 64 });
   }
 
   /** Opens an object, or a range of it. The caller reads or destroys the response. Throws S3Error. */
@@ -249,8 +251,7 @@ export class S3Client {
         // Brackets of an IPv6 address are part of the URL alone.
         hostname: hostname.replace(/^\[|\]$/g, ''),
         port,
-        agent: this.agent,
-        ...(this.lookup && { lookup: this.lookup }),
+        ...(this.connection ? this.connection(options.signal) : { agent: this.agent }),
       });
       let received: http.IncomingMessage | undefined;
       const stall = (): void => {

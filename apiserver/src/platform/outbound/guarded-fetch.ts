@@ -13,6 +13,8 @@ export interface GuardedRequest {
   readonly body?: string;
   /** Maximum bytes of the response. */
   readonly maximumBytes: number;
+  /** On whose behalf. */
+  readonly owner: string;
 }
 
 /**
@@ -27,7 +29,7 @@ export async function guardedFetch(guard: OutboundGuard, text: string, sent: Gua
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
       const length = sent.body === undefined ? {} : { 'content-length': Buffer.byteLength(sent.body) };
       const { method, headers } = sent;
-      const request = guard.request(url, { method, headers: { ...headers, ...length }, signal });
+      const request = guard.request(url, { method, headers: { ...headers, ...length }, signal }, sent.owner);
       request.once('response', resolve).on('error', reject).end(sent.body);
     });
     const status = response.statusCode ?? 0;

@@ -34,7 +34,7 @@ describe('the guard of outbound connections', () => {
       );
   const get = (guard: OutboundGuard, url: URL): Promise<number | Error> =>
     new Promise((resolve) => {
-      const request = guard.request(url, {}).once('response', (response) => {
+      const request = guard.request(url, {}, 'acme').once('response', (response) => {
         response.resume();
         resolve(response.statusCode!);
       });
@@ -101,7 +101,11 @@ describe('the guard of outbound connections', () => {
       const got = { interim: 0, pieces: 0 };
       try {
         await new Promise((resolve) => {
-          const request = guard.request(new URL(`http://127.0.0.1:${evil}/`), { signal: AbortSignal.timeout(3000) });
+          const request = guard.request(
+            new URL(`http://127.0.0.1:${evil}/`),
+            { signal: AbortSignal.timeout(3000) },
+            'acme',
+          );
           request.on('information', () => (got.interim += 1)).on('error', resolve);
           request.on('response', (response) => {
             response.on('error', resolve).on('data', () => (got.pieces += 1));

@@ -6,8 +6,8 @@ import https from 'node:https';
 import { isIP, type LookupFunction } from 'node:net';
 import os from 'node:os';
 import { cutOff, limitPieces } from '../cut-off.ts';
-import { isShredded } from '../pieces.ts';
 import { dnsNames, type Resolve } from './dns-names.ts';
+import { connectMetered, ServerTimes } from './metered-connection.ts';
 import type { OutboundHosts, OutboundTarget } from './outbound-addresses.ts';
 
 /** The host of a URL has no address, or one that must not be connected to. Does not reveal which. */
@@ -30,9 +30,11 @@ export function certificateErrorCode(error: unknown): string | undefined {
 /** How long the addresses of the machine's interfaces are cached. */
 const interfacesMilliseconds = 10_000;
 
-/** Interim responses and TLS sessions of a connection: servers send one or two. */
+/** Interim responses to a request: servers send one or two. */
 const mostInterim = 10;
-const mostSessions = 10;
+
+/** What all servers take of the process's time. */
+const times = new ServerTimes();
 
 /** Decides where requests may go. */
 export class OutboundGuard {
@@ -65,14 +67,25 @@ export class OutboundGuard {
   }
 
   /**
-   * Begins a request to a URL. It uses a new connection, since a kept one may have been made for another tenant
-   * and was not checked for this URL. The request fails if the server makes work of a response that honest ones do not make.
+   * Begins a request to a URL, on behalf of an owner, for example a tenant. It uses a new connection, since a kept one may have been
+   * made for another tenant and was not checked for this URL. The request fails if the server makes work of a response that honest
+   * ones do not make.
    */
-  request(url: URL, options: http.RequestOptions): http.ClientRequest {
+  request(url: URL, options: http.RequestOptions, owner: string): http.ClientRequest {
     const { request } = url.protocol === 'https:' ? https : http;
-    const sent = request(url, { ...options, agent: false, lookup: this.lookupFor(url) });
+    const sent = request(url, { ...options, ...this.connectionTo(url, owner, options.signal) });
     limitAnswers(sent);
     return sent;
+  }
+
+  /** Returns the options of a request to this URL that make it connect only where it may, and on behalf of an owner. */
+  connectionTo(url: URL, owner: string, signal: AbortSignal | undefined): http.RequestOptions {
+    const lookup = this.lookupFor(url);
+    if (url.protocol !== 'https:') return { agent: false, lookup };
+    return {
+      createConnection: (_options, done) =>
+        void connectMetered({ ...targetOf(url), lookup, owner, times }, signal, done),
+    };
   }
 
   /**
@@ -104,27 +117,16 @@ export class OutboundGuard {
 }
 
 /**
- * Cuts off a server that sends very many interim responses (1xx), TLS sessions, records or pieces of a body: thousands of them fit
- * into one read of a connection, each takes 2 to 20 µs, and tenants choose the servers.
+ * Cuts off a server that sends very many interim responses (1xx) or pieces of a body: thousands of them fit into one read of a
+ * connection, and each takes 2 to 6 µs.
  */
 function limitAnswers(request: http.ClientRequest): void {
-  let [interim, sessions, records, bytes] = [0, 0, 0, 0];
+  let interim = 0;
   request.on('information', () => {
     interim += 1;
     if (interim > mostInterim) cutOff(request.socket!);
   });
   request.once('response', (response) => limitPieces(response));
-  request.once('socket', (socket) => {
-    socket.on('session', () => {
-      sessions += 1;
-      if (sessions > mostSessions) cutOff(socket);
-    });
-    socket.on('data', (record: Buffer) => {
-      records += 1;
-      bytes += record.length;
-      if (isShredded(records, bytes)) cutOff(socket);
-    });
-  });
 }
 
 function targetOf(url: URL): OutboundTarget {

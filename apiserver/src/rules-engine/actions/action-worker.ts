@@ -122,7 +122,7 @@ export class ActionWorker {
     const { tenant_id: tenantId, device_id: deviceId, action } = claim;
     if (action.kind === 'webhook') {
       const secret = secrets.open(tenantId, action.secret);
-      await callWebhook({ url: action.url, secret, body: claim.event }, guard, signal);
+      await callWebhook({ tenantId, url: action.url, secret, body: claim.event }, guard, signal);
       return;
     }
     // An earlier release accepted rules with such an action.

@@ -30,6 +30,7 @@ export const urlProblems: Readonly<Record<UrlProblem, string>> = {
 
 /** A request to a webhook. */
 export interface WebhookCall {
+  readonly tenantId: string;
   readonly url: string;
   readonly secret: string;
   /** The CloudEvent as JSON. */
@@ -47,7 +48,7 @@ const signatureOf = (secret: string, body: string): string =>
  * WebhookError.
  */
 export async function callWebhook(
-  { url: text, secret, body }: WebhookCall,
+  { tenantId, url: text, secret, body }: WebhookCall,
   guard: OutboundGuard,
   signal: AbortSignal,
   timeoutMilliseconds = defaultTimeoutMilliseconds,
@@ -59,7 +60,7 @@ export async function callWebhook(
   const limit = AbortSignal.any([signal, AbortSignal.timeout(timeoutMilliseconds)]);
   // The server may be anyone's, so the request carries no trace context.
   const status = await traceRequestTo({ method: 'POST', url }, async (setStatus) => {
-    const sent = send(url, { body, signature: signatureOf(secret, body) }, guard, limit);
+    const sent = send(url, { tenantId, body, signature: signatureOf(secret, body) }, guard, limit);
     const received = await sent.catch((error: unknown) => {
       throw describe(error, signal, timeoutMilliseconds);
     });
@@ -72,21 +73,18 @@ export async function callWebhook(
 
 function send(
   url: URL,
-  { body, signature }: { body: string; signature: string },
+  { tenantId, body, signature }: { tenantId: string; body: string; signature: string },
   guard: OutboundGuard,
   signal: AbortSignal,
 ): Promise<number> {
   return new Promise((resolve, reject) => {
-    const request = guard.request(url, {
-      method: 'POST',
-      headers: {
-        'content-type': 'application/cloudevents+json',
-        'content-length': Buffer.byteLength(body),
-        'user-agent': 'kellet',
-        'x-kellet-signature': signature,
-      },
-      signal,
-    });
+    const headers = {
+      'content-type': 'application/cloudevents+json',
+      'content-length': Buffer.byteLength(body),
+      'user-agent': 'kellet',
+      'x-kellet-signature': signature,
+    };
+    const request = guard.request(url, { method: 'POST', headers, signal }, tenantId);
     request.once('response', (response) => {
       // The body is not needed, and may be endless.
       response.destroy();

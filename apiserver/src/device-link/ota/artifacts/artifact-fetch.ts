@@ -193,7 +193,7 @@ async function open(
 
 /** Sends one request and returns the response once its headers have arrived. */
 function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<http.IncomingMessage> {
-  const { guard, signal, limits, credentials } = options;
+  const { guard, tenantId, signal, limits, credentials } = options;
   // A redirect may lead to another server, which must not get them.
   const isPrivate = credentials?.authorization !== undefined && coversAddress(credentials, url.href);
   return new Promise((resolve, reject) => {
@@ -201,7 +201,7 @@ function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<ht
       ...{ accept: '*/*', 'accept-encoding': 'identity', 'user-agent': 'kellet' },
       ...(isPrivate && { authorization: credentials.authorization }),
     };
-    const sent = guard.request(url, { headers, signal });
+    const sent = guard.request(url, { headers, signal }, tenantId);
     sent.end();
     const timer = setTimeout(() => {
       reject(new ArtifactError(`the artifact's server sent nothing for ${limits.idleMilliseconds / 1000} s`, false));

@@ -54,7 +54,7 @@ export async function openS3(
     throw new ArtifactError('artifact_uri: there are no credentials for S3 here', false);
   }
   if (!credentials && !mayFetch(sources, tenantId, location)) throw new ArtifactError(nowhere, true);
-  const client = clientOf(sources.settings, credentials, guard);
+  const client = clientOf(sources.settings, credentials, guard, tenantId);
   try {
     const response = await client.open(location.bucket, location.key, { signal });
     response.once('close', () => client.close());
@@ -73,10 +73,17 @@ export async function openS3(
 }
 
 /** Returns a client. The endpoint of the settings is the installation's own choice; one that a tenant chose is checked. */
-function clientOf(settings: S3Settings, own: SourceCredentials['s3'], guard: OutboundGuard): S3Client {
+function clientOf(
+  settings: S3Settings,
+  own: SourceCredentials['s3'],
+  guard: OutboundGuard,
+  tenantId: string,
+): S3Client {
   if (!own) return new S3Client(settings);
   const { endpoint, region = settings.region, ...keys } = own;
   if (endpoint === '') return new S3Client({ ...keys, region, endpoint: settings.endpoint });
   if (guard.problemOf(endpoint)) throw new ArtifactError(nowhere, true);
-  return new S3Client({ ...keys, region, endpoint }, guard.lookupFor(new URL(endpoint)));
+  return new S3Client({ ...keys, region, endpoint }, (signal) =>
+    guard.connectionTo(new URL(endpoint), tenantId, signal),
+  );
 }
