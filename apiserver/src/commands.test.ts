@@ -1,5 +1,38 @@
 import { expect } from 'chai';
 import { isRecorded, unknownFlag } from './commands.ts';
+import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
+import { TestProcesses } from './testing/test-process.ts';
+
+describe('commands in a pod of one target', function () {
+  this.timeout(120_000);
+  let test: TestDatabase;
+  let processes: TestProcesses;
+  // What the chart gives to a gateway alone, and to all others but the gateway (`targets: split`).
+  const withoutGateway = { KELLET_CALLBACK_HMAC_SECRET: '' };
+  const gatewayAlone = { KELLET_JWT_PRIVATE_KEY: '' };
+
+  before(async () => {
+    test = await createTestDatabase();
+    processes = await TestProcesses.create(test.url);
+  });
+  after(async () => {
+    await processes.remove();
+    await test.drop();
+  });
+
+  for (const words of ['events list', 'fsck', 'artifacts status', 'publish-points list', 'keys list', 'keys rotate']) {
+    it(`${words} works`, () => processes.run(words.split(' '), withoutGateway));
+  }
+
+  it('wallet address works where the key is', () =>
+    processes.run(['wallet', 'address'], { ...withoutGateway, KELLET_WALLET_KEY: 'a1'.repeat(32) }));
+
+  it('work in that of a gateway too, but for those that need a key', async () => {
+    await processes.run(['fsck'], gatewayAlone);
+    const refused = await processes.run(['keys', 'rotate'], gatewayAlone).catch((error: Error) => error.message);
+    expect(refused).to.match(/^keys rotate: exit code 1\n$/);
+  });
+});
 
 describe('the record of a command', () => {
   const usage =

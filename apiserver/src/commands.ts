@@ -163,7 +163,7 @@ export async function runCommand(name: string, args: readonly string[], write: W
     return 2;
   }
   return run(words, {
-    readConfig: () => readConfig(process.env, configFlags),
+    readConfig: () => readConfig(process.env, configFlags, 'command'),
     logger: createLogger('warn', { process: `kellet-apiserver ${name}` }),
     write,
     note,

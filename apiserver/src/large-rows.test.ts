@@ -193,4 +193,24 @@ describe('lists of large rows', function () {
       expect(pages).to.be.above(2);
     });
   }
+
+  it('ends pages of devices early where they inherit much', async () => {
+    await test.database.system(async (tx) => {
+      await tx.query(`UPDATE devices SET metadata = '{}' WHERE tenant_id = $1`, [tenantId]);
+      await tx.query(
+        `UPDATE tenants SET defaults = jsonb_build_object('tags', (SELECT ${texts(64)} FROM (VALUES (1)) AS one (n)))
+         WHERE tenant_id = $1`,
+        [tenantId],
+      );
+      await tx.query(`UPDATE devices SET profile_id = NULL WHERE tenant_id = $1`, [tenantId]);
+    });
+    const response = await fetch(`http://127.0.0.1:${process.ports.restPort}/api/v1/devices?page_size=500`, {
+      headers: { authorization: `Bearer ${token}` },
+    });
+    const text = await response.text();
+    const body = JSON.parse(text) as { devices: { effective_tags: object }[]; next_page_token: string };
+    expect(Object.keys(body.devices[0]!.effective_tags)).to.have.length(64);
+    expect(text.length).to.be.below(4.5 * mebibyte);
+    expect(body.next_page_token).not.to.equal('');
+  });
 });

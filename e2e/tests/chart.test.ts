@@ -234,6 +234,8 @@ describe('the chart', function () {
           ...env.flatMap(({ name, value }) => (value === undefined ? [] : [[name, value]])),
         ]) as Record<string, string>;
         expect(() => readConfig(values, command.slice(1)), metadata.name).not.to.throw();
+        // What `kubectl exec` runs there has the variables, and not the flag of the target.
+        expect(() => readConfig(values, [], 'command'), metadata.name).not.to.throw();
       }
       expect(holders['KELLET_WALLET_KEY']).to.deep.equal(['chain-anchor']);
       expect(holders['KELLET_PLATFORM_ADMIN_PASSWORD']).to.deep.equal(['auth']);

@@ -27,7 +27,26 @@ interface Manifest {
     source?: { path: string; helm?: Helm };
     generators?: { list: { elements: Record<string, unknown>[] } }[];
     template?: { spec: { source: { helm: Helm } } };
+    postgresql?: { parameters: Record<string, string> };
   };
+}
+
+/** Of PostgreSQL's connections, those that only superusers may have. */
+const reservedConnections = 3;
+
+/** Returns how many pods of the data plane a rendered chart has at most, with those that take the place of others. */
+function mostPods(rendered: string): number {
+  interface Rendered {
+    readonly kind: string;
+    readonly metadata: { readonly name: string };
+    readonly spec: { readonly replicas?: number; readonly maxReplicas?: number };
+  }
+  const manifests = parseAllDocuments(rendered).map((document) => document.toJS() as Rendered | null);
+  const of = (kind: string) => manifests.flatMap((manifest) => (manifest?.kind === kind ? [manifest] : []));
+  const most = new Map(of('HorizontalPodAutoscaler').map(({ metadata, spec }) => [metadata.name, spec.maxReplicas]));
+  return of('Deployment')
+    .filter(({ metadata }) => metadata.name !== 'kellet-operator')
+    .reduce((sum, { metadata, spec }) => sum + (spec.replicas ?? most.get(metadata.name)!) + 1, 0);
 }
 
 const manifestsOf = (file: string): Manifest[] =>
@@ -76,12 +95,17 @@ describe('the examples of installations', function () {
     expect(values).to.have.length(3);
     const scratch = await mkdtemp(path.join(tmpdir(), 'kellet-values-'));
     try {
+      const { postgresql } = manifestsOf('cloudnative-pg.yaml')[0]!.spec;
       for (const text of values) {
         const file = path.join(scratch, 'values.yaml');
         await writeFile(file, text);
         const chart = ['template', 'kellet', path.join(root, 'charts/kellet'), '--values', file];
         const { stdout } = await promisify(execFile)(helm, chart, { maxBuffer: 64 << 20 });
         expect(stdout).to.contain('kind: HTTPRoute').and.contain('name: kellet-database-app');
+        // Behind a Gateway, all clients would have one address otherwise.
+        expect(stdout).to.match(/KELLET_TRUSTED_PROXIES, value: "[\d./]+" /);
+        const connections = mostPods(stdout) * 12;
+        expect(connections).to.be.at.most(Number(postgresql!.parameters['max_connections']) - reservedConnections);
       }
     } finally {
       await rm(scratch, { recursive: true, force: true });

@@ -88,6 +88,7 @@ describe('repairDrift', () => {
   });
 
   it('takes the namespace from a tenant that has had no resource for ten turns', async () => {
+    expect(orphanTurns).to.equal(10);
     const { clock, applied, stop } = run(0, ['left', 'unseen']);
     await clock.advance((orphanTurns - 1) * interval);
     expect(applied).to.deep.equal([]);

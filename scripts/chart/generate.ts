@@ -84,7 +84,7 @@ function runbooksPage(alerts: readonly Alert[]): string {
 
 One page for each alert: what it means, how to look, and what to do. \`monitoring.rules.enabled\` of the chart creates the alerts, with the prefix \`Kellet\` and the URL of the page (\`monitoring.rules.runbooks\` is where these pages are). The thresholds are starting points: adjust them to your load, or leave alerts out (\`monitoring.rules.disabled\`).
 
-The pages assume the release \`kellet\` in the namespace \`kellet-system\`. With \`targets: split\` there is a Deployment for each target (\`kellet-telemetry\`) instead of \`kellet-apiserver\`; \`kellet-apiserver …\` means a command in any pod of the data plane: \`kubectl -n kellet-system exec deploy/kellet-apiserver -- kellet-apiserver …\`.
+The pages assume the release \`kellet\` in the namespace \`kellet-system\`. With \`targets: split\` there is a Deployment for each target (\`kellet-telemetry\`) instead of \`kellet-apiserver\`; \`kellet-apiserver …\` means a command in a pod of the data plane: \`kubectl -n kellet-system exec deploy/kellet-apiserver -- kellet-apiserver …\`, or \`deploy/kellet-chain-anchor\` with \`targets: split\` ([commands](../operations.md#commands-in-the-cluster)).
 
 | alert | severity | meaning | expression | for |
 |---|---|---|---|---|

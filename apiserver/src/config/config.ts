@@ -396,16 +396,23 @@ type Environment = Readonly<Record<string, string | undefined>>;
  * KELLET_CONFIG_FILE names, and the file over the default. A secret may be given as a separate file (KELLET_X_FILE, or
  * xFile in the file). Throws one Error listing all missing, invalid and unknown settings.
  */
-export function readConfig(environment: Environment, flags: readonly string[]): Config {
-  const { config, problems } = collectConfig(environment, flags);
+export function readConfig(environment: Environment, flags: readonly string[], use: Use = 'targets'): Config {
+  const { config, problems } = collectConfig(environment, flags, use);
   if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
   return config;
 }
+
+/**
+ * What settings are read for: to run the targets, or a command, which runs none. With `targets: split` of the chart no pod has what
+ * all targets require, so a command asks by itself for the keys that it uses.
+ */
+type Use = 'targets' | 'command';
 
 /** Like `readConfig`, but returns the problems. With any, the configuration is incomplete. */
 export function collectConfig(
   environment: Environment,
   flags: readonly string[],
+  use: Use = 'targets',
 ): { readonly config: Config; readonly problems: readonly string[] } {
   const problems: string[] = [];
   const sources = openSources(environment, flags, problems);
@@ -419,7 +426,8 @@ export function collectConfig(
     }
   };
   const target = textOf('target', sources, problems);
-  const targets = attempt(target?.name ?? '', () => parseTargets(target?.text ?? 'all'), new Set(allTargets));
+  const named = attempt(target?.name ?? '', () => parseTargets(target?.text ?? 'all'), new Set(allTargets));
+  const targets: ReadonlySet<Target> = use === 'command' ? new Set() : named;
   for (const [key, setting] of Object.entries<Setting>(settings)) {
     const found = key === 'target' ? target : textOf(key, sources, problems);
     const { name = environmentName(key), text = setting.fallback ?? '' } = found ?? {};

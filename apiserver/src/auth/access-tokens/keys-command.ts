@@ -24,6 +24,10 @@ export async function runKeysCommand(
     write(keysUsage);
     return 2;
   }
+  if (rest.configuredKey === '') {
+    write('KELLET_JWT_PRIVATE_KEY is not set');
+    return 1;
+  }
   const ring = new KeyRing({ ...rest, clock: systemClock, rotationDays: 0 });
   if (verb === 'list') for (const key of await ring.published()) write(JSON.stringify(key));
   else write(`${await ring.rotate()} signs access tokens within ${publishedSeconds} seconds`);

@@ -45,4 +45,34 @@ describe('reviews of Kubernetes tokens', () => {
     await Promise.all(crowd);
     expect(most).to.be.at.most(4);
   });
+
+  it('are not asked for tokens that the cluster did not sign, and believed only for our audience', async () => {
+    const [cluster, forger] = await Promise.all([generateKeyPair('ES256'), generateKeyPair('ES256')]);
+    let reviews = 0;
+    let audiences: string[] | undefined = ['kellet'];
+    const api = {
+      signingKeys: async () => ({ keys: [{ ...(await exportJWK(cluster.publicKey)), alg: 'ES256' }] }),
+      review: async <Status>() => {
+        reviews += 1;
+        return { authenticated: true, audiences, user: { username: 'system:serviceaccount:a:b' } } as Status;
+      },
+    };
+    const clock = new MovableClock();
+    const identities = new KubernetesIdentities({} as Database, clock, createLogger('silent'), api);
+    const isValid = async (key: (typeof cluster)['privateKey']): Promise<boolean> => {
+      const token = await new SignJWT({ 'kubernetes.io': { namespace: 'a' } })
+        .setProtectedHeader({ alg: 'ES256' })
+        .setAudience('kellet')
+        .setExpirationTime(Math.floor(clock.now() / 1000) + 600)
+        .sign(key);
+      const asked = { namespace: '', permission: '' };
+      return (await identities.authenticate(token, readKubernetesToken(token)!, asked, '192.0.2.1')).valid;
+    };
+    expect(await isValid(forger.privateKey)).to.equal(false);
+    expect(reviews).to.equal(0);
+    expect(await isValid(cluster.privateKey)).to.equal(true);
+    audiences = undefined;
+    expect(await isValid(cluster.privateKey)).to.equal(false);
+    expect(reviews).to.equal(2);
+  });
 });

@@ -92,6 +92,9 @@ describe('strict JSON', () => {
 
 describe('the size of a body', () => {
   const object = (keys: number) => `{${Array.from({ length: keys }, (_, key) => `"k${key}":1`).join(',')}}`;
+  it('has the limits that docs/security.md states', () => {
+    expect([maximumNodes, maximumItems, maximumKeys]).to.deep.equal([100_000, 100_000, 10_000]);
+  });
   for (const [what, text, problem] of [
     ['may be as many objects and arrays as allowed', `[${'{},'.repeat(maximumNodes - 2)}{}]`, undefined],
     ['must not be more objects and arrays than allowed', `[${'[],'.repeat(maximumNodes - 1)}{}]`, 'objects and arrays'],

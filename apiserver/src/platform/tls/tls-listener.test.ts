@@ -4,6 +4,7 @@ import { type AddressInfo, connect } from 'node:net';
 import { expect } from 'chai';
 import { writeControlTls } from '../../internal/testing/test-control-tls.ts';
 import { createLogger } from '../observability/logger.ts';
+import { eventually } from '../testing/eventually.ts';
 import { TlsFiles } from './tls-files.ts';
 import { createTlsListener } from './tls-listener.ts';
 
@@ -33,6 +34,22 @@ describe('a listener of TLS', () => {
     );
     expect(performance.now() - begin).to.be.within(250, 5000);
     expect(accepted).to.equal(0);
+    server.close();
+    rmSync(folder, { recursive: true });
+  });
+
+  it('has no more connections than it may', async () => {
+    const { folder, certFile, keyFile } = await writeControlTls();
+    const logger = createLogger('silent');
+    const options = { connections: 3, handshakeTimeout: 20_000 };
+    const server = createTlsListener(new TlsFiles(certFile, keyFile, logger), options, logger, () => undefined);
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const { port } = server.address() as AddressInfo;
+    const sockets = Array.from({ length: 5 }, () => connect(port, '127.0.0.1').on('error', () => undefined));
+    let closed = 0;
+    for (const socket of sockets) socket.resume().on('close', () => (closed += 1));
+    await eventually(() => closed === 2);
+    for (const socket of sockets) socket.destroy();
     server.close();
     rmSync(folder, { recursive: true });
   });
