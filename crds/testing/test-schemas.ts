@@ -7,6 +7,7 @@ import { crdManifests, type Kind } from '../src/index.ts';
 export interface Schema {
   readonly type?: string;
   readonly enum?: readonly string[];
+  readonly maxLength?: number;
   readonly properties?: Readonly<Record<string, Schema>>;
   readonly items?: Schema;
   readonly additionalProperties?: Schema;

@@ -144,4 +144,14 @@ describe('the guard of outbound connections', () => {
     }
     expect(guard.problemOf('https://a.test/')).to.equal(undefined);
   });
+
+  it('knows where the names of this machine lead', () => {
+    const guard = new OutboundGuard(parseOutboundHosts('127.0.0.1:8443'));
+    for (const host of ['localhost', 'LOCALHOST.', 'a.localhost', 'localhost:8444']) {
+      expect(guard.problemOf(`https://${host}/`), host).to.equal('address');
+    }
+    for (const host of ['localhost:8443', 'localhost.test', 'notlocalhost']) {
+      expect(guard.problemOf(`https://${host}/`), host).to.equal(undefined);
+    }
+  });
 });

@@ -30,6 +30,10 @@ export function certificateErrorCode(error: unknown): string | undefined {
 /** How long the addresses of the machine's interfaces are cached. */
 const interfacesMilliseconds = 10_000;
 
+/** Names of which it is known where they lead (RFC 6761, 6.3). */
+const localName = /(^|\.)localhost\.?$/;
+const localAddresses = ['127.0.0.1', '::1'];
+
 /** Interim responses to a request: servers send one or two. */
 const mostInterim = 10;
 
@@ -56,14 +60,15 @@ export class OutboundGuard {
     this.interfaces = options.interfaces ?? interfaceAddresses;
   }
 
-  /** Returns why a URL may not be called, or undefined. A host name is checked only when it is looked up. */
+  /** Returns why a URL may not be called, or undefined. A host name, but localhost, is checked only when it is looked up. */
   problemOf(text: string): UrlProblem | undefined {
     const url = URL.parse(text);
     if (!url) return 'malformed';
     const target = targetOf(url);
     if (url.protocol !== 'https:' && !(url.protocol === 'http:' && this.hosts.isListed(target))) return 'scheme';
     if (url.username !== '' || url.password !== '') return 'user';
-    return isIP(target.host) !== 0 && !this.allows(target, target.host) ? 'address' : undefined;
+    const known = isIP(target.host) !== 0 ? [target.host] : localName.test(target.host) ? localAddresses : undefined;
+    return known && !known.some((address) => this.allows(target, address)) ? 'address' : undefined;
   }
 
   /**

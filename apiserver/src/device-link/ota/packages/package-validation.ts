@@ -5,9 +5,6 @@ import { isLonger } from '../../../platform/requests/fields.ts';
 import { uriProblem } from '../artifacts/artifact-fetch.ts';
 import { compareVersions, isVersion } from './version.ts';
 
-const maxTextLength = 253;
-const maxReleaseNotesLength = 16_384;
-
 /** Returns what is wrong with a package, naming the field, or undefined. */
 export function packageProblem(
   request: Pick<
@@ -18,25 +15,27 @@ export function packageProblem(
 ): string | undefined {
   const { compatibility } = request;
   if (request.type === undefined || request.type === OtaPackage_Type.type_unspecified) return 'type must be fw or sw';
-  if (isLonger(request.name, maxTextLength)) return `name must be at most ${maxTextLength} characters`;
-  if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
-  for (const [field, text] of [
-    ['name', request.name],
-    ['artifact_uri', request.artifactUri],
-    ['release_notes', request.releaseNotes],
-    ['compatibility.device_type', compatibility?.deviceType ?? ''],
-    ['compatibility.hardware_id_pattern', compatibility?.hardwareIdPattern ?? ''],
+  // The lengths are those of the definition (crds/ota-package.yaml).
+  for (const [field, text, maximum] of [
+    ['name', request.name, 253],
+    ['version', request.version, 128],
+    ['artifact_uri', request.artifactUri, 2048],
+    ['release_notes', request.releaseNotes, 16_384],
+    ['compatibility.device_type', compatibility?.deviceType ?? '', 128],
+    ['compatibility.min_version', compatibility?.minVersion ?? '', 128],
+    ['compatibility.max_version', compatibility?.maxVersion ?? '', 128],
+    ['compatibility.hardware_id_pattern', compatibility?.hardwareIdPattern ?? '', 256],
   ] as const) {
+    if (isLonger(text, maximum)) return `${field} must be at most ${maximum} characters`;
     if (text.includes('\0')) return `${field} must not contain NUL`;
   }
+  if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
   const uri = uriProblem(request.artifactUri, guard);
   if (uri) return uri;
   if (!/^[0-9a-f]{64}$/i.test(request.sha256)) return 'sha256 must be 64 hexadecimal digits';
   if (request.signature !== '' && !isSignature(request.signature)) {
     return 'signature must be the base64 of an Ed25519 signature (64 bytes)';
   }
-  if (isLonger(request.releaseNotes, maxReleaseNotesLength))
-    return `release_notes must be at most ${maxReleaseNotesLength} characters`;
   if (compatibility) {
     for (const [field, version] of [
       ['min_version', compatibility.minVersion],
@@ -49,11 +48,6 @@ export function packageProblem(
       return 'compatibility.min_version must not be above compatibility.max_version';
     if (minVersion !== '' && compareVersions(minVersion, request.version) > 0)
       return 'compatibility.min_version must not be above version';
-    if (isLonger(compatibility.deviceType, maxTextLength))
-      return `compatibility.device_type must be at most ${maxTextLength} characters`;
-    if (isLonger(compatibility.hardwareIdPattern, maxTextLength)) {
-      return `compatibility.hardware_id_pattern must be at most ${maxTextLength} characters`;
-    }
   }
   return undefined;
 }
