@@ -133,7 +133,7 @@ describe('an installation from Git by Argo CD', function () {
       'https://git.example/fleet.git': fleetRepository.url,
       'https://git.example/kellet.git': chartRepository.url,
       'kellet-acme': 'kellet-harbour',
-    }).filter(({ kind, metadata }) => kind === 'AppProject' || metadata.name === 'fleet');
+    }).filter(({ metadata }) => metadata.name === 'fleet');
     expect(wanted).to.have.length(2);
     await argocd.kubectl.apply(...wanted);
   }
@@ -351,10 +351,9 @@ describe('an installation from Git by Argo CD', function () {
       'releaseName: kellet': 'releaseName: from-git',
       'namespace: kellet-system': 'namespace: from-git',
     };
-    const [application] = exampleOf('argo-cd.yaml', words)
-      .filter(({ metadata }) => metadata.name === 'kellet')
-      .slice(1);
-    await argocd.kubectl.apply(application!);
+    const wanted = exampleOf('argo-cd.yaml', words).filter(({ metadata }) => metadata.name === 'kellet');
+    expect(wanted).to.have.length(2);
+    await argocd.kubectl.apply(...wanted);
     await argocd.until(
       'kellet',
       'synchronization',
@@ -395,8 +394,8 @@ describe('an installation from Git by Argo CD', function () {
       });
     }
     const words = { 'https://git.example/kellet.git': chartRepository.url };
-    const sets = exampleOf('cells.yaml', words).filter(({ kind }) => kind === 'ApplicationSet');
-    await argocd.kubectl.apply(...sets);
+    const wanted = exampleOf('cells.yaml', words).filter(({ metadata }) => metadata.namespace === 'argocd');
+    await argocd.kubectl.apply(...wanted);
     for (const [cell, replicas] of [
       ['north', 8],
       ['south', 4],
@@ -410,7 +409,11 @@ describe('an installation from Git by Argo CD', function () {
       expect(spec.source.helm.values)
         .to.contain(`telemetry: { replicas: ${replicas} }`)
         .and.to.contain(`hosts: [${cell}.kellet.example]`);
+      // The project permits the cluster, which does not respond here.
+      const { conditions } = await argocd.until(name, 'a comparison', (status) => (status.conditions ?? []).length > 0);
+      expect(conditions!.map(({ type }) => type)).not.to.include('InvalidSpecError');
     }
+    const sets = wanted.filter(({ kind }) => kind === 'ApplicationSet');
     await argocd.kubectl.run(['delete', ...sets.map(({ metadata }) => `applicationset/${metadata.name}`)]);
   });
 

@@ -468,6 +468,19 @@ describe('MQTT and wills that wait', () => {
     await pause(1000);
     expect(await published(devices)).to.deep.equal([1, 0, 0, 0, 0]);
   });
+
+  it('has no more connections than it may', async () => {
+    let closed = 0;
+    const sockets = Array.from({ length: 25 }, () => {
+      const socket = connectSocket(link.process.ports.mqttPort, '127.0.0.1')
+        .on('error', () => undefined)
+        .resume();
+      return socket.on('close', () => (closed += 1));
+    });
+    // Long before those without a CONNECT are closed.
+    await eventually(() => closed === 5, 5000);
+    for (const socket of sockets) socket.destroy();
+  });
 });
 
 describe('MQTT and the end of the process', () => {

@@ -20,7 +20,7 @@ import { TelemetryWriter, writerDefaults } from '../telemetry/write/group-commit
 import { createTenants } from '../tenants/service.ts';
 import { TenantApplier } from '../tenants/tenant-applier.ts';
 import { NotPurgedError, Purge, type PurgeParts } from './purge.ts';
-import { ResourcePurge } from './resource-purge.ts';
+import { type PurgeKubernetes, ResourcePurge } from './resource-purge.ts';
 import { tablesWithRows } from './row-purge.ts';
 import { tenantTables } from './tenant-tables.ts';
 import { emptyCluster } from './testing/empty-cluster.ts';
@@ -235,6 +235,21 @@ describe('the purge of a tenant', function () {
     const { logger } = testPlatform(test.database, new MovableClock());
     await purge({ resources: new ResourcePurge({ ...emptyCluster, list }, logger) }).purgeDue(never);
     expect([...listed]).to.deep.equal(['named']);
+  });
+
+  it('deletes the resources of every kind in its namespace', async () => {
+    const deleted: string[] = [];
+    const kubernetes: PurgeKubernetes = {
+      ...emptyCluster,
+      async *list(kind, namespace) {
+        yield [{ name: `a-${kind}`, namespace, uid: 'u' }];
+      },
+      delete: async (kind, namespace, name) => void deleted.push(`${kind} ${namespace}/${name}`),
+    };
+    const { logger } = testPlatform(test.database, new MovableClock());
+    expect(await new ResourcePurge(kubernetes, logger).deleteResources('kellet-a')).to.equal(4);
+    const kinds = ['DeviceProfile', 'OtaPackage', 'OtaRollout', 'ProvisioningTemplate'];
+    expect(deleted.sort()).to.deep.equal(kinds.map((kind) => `${kind} kellet-a/a-${kind}`));
   });
 
   it('removes trees and many rows in small transactions', async () => {

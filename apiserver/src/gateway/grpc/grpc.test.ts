@@ -28,6 +28,7 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import type { CallContext } from '../../platform/rpc.ts';
+import { ownersOfTurns } from '../testing/recorded-turns.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 type Unary = (
@@ -153,6 +154,12 @@ for (const split of [false, true])
         expect(error!.metadata.get('x-request-id')).to.have.length(1);
       });
     }
+
+    it('decodes messages in turns of their tenant', async () => {
+      const work = () =>
+        unary(DeviceRegistryService, 'getDevice', { deviceId: 'd7' }, { authorization: 'Bearer viewer' });
+      expect(await ownersOfTurns(work)).to.deep.equal(['acme']);
+    });
 
     it('takes 16 KiB of metadata, as much as headers over REST, and ends only the calls with more', async () => {
       const outcome = async (length: number) => {

@@ -12,6 +12,7 @@ import { notFound } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
+import { ownersOfTurns } from '../testing/recorded-turns.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 describe('REST server', () => {
@@ -92,6 +93,12 @@ describe('REST server', () => {
     expect(last).to.include({ tenantId: 'acme', requestId: headers.get('x-request-id') });
     // A service in another process learns only afterwards that its response has left.
     await eventually(() => afterwards.includes('d7'));
+  });
+
+  it('decodes bodies in turns of their tenant, or of the address of a stranger', async () => {
+    const send = (path: string, token?: string) => () => call('POST', path, { ...(token && { token }), body: '{}' });
+    expect(await ownersOfTurns(send('/api/v1/telemetry', 'device'))).to.deep.equal(['acme']);
+    expect(await ownersOfTurns(send('/api/v1/provision'))).to.deep.equal(['127.0.0.1']);
   });
 
   it('accepts the credential in either header', async () => {
