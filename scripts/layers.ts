@@ -19,7 +19,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/requests': ['platform', 'platform/concurrency'],
   'platform/addresses': ['platform'],
   'platform/background': ['platform', 'platform/observability'],
-  'platform/tls': ['platform/addresses', 'platform/observability', 'platform/background'],
+  'platform/tls': ['platform', 'platform/addresses', 'platform/observability', 'platform/background'],
   'platform/outbound': ['platform', 'platform/observability'],
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database/connection': ['platform', 'platform/concurrency', 'platform/observability'],

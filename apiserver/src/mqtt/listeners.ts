@@ -2,7 +2,6 @@
 import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import { createServer, type Server, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import type { Server as TlsServer } from 'node:tls';
 import { LRUCache } from 'lru-cache';
 import { createWebSocketStream, type WebSocket, WebSocketServer } from 'ws';
 import type { DeviceProof } from '../auth/credentials/device-proof.ts';
@@ -88,7 +87,7 @@ export class MqttListeners {
   private readonly strangers = new Map<Connection, string>();
   /** Take the connections of the ports. */
   private readonly tcp: Server;
-  private readonly tls: TlsServer | undefined;
+  private readonly tls: Server | undefined;
   private readonly acceptors: Readonly<Record<'tcp' | 'tls', Acceptors>>;
   private readonly webSockets = new WebSocketServer({
     noServer: true,

@@ -5,7 +5,8 @@ import { text } from 'node:stream/consumers';
 import { createServer, getCACertificates, type Server, setDefaultCACertificates, type TlsOptions } from 'node:tls';
 import { expect } from 'chai';
 import { certificateOf, newKeys } from '../../auth/testing/test-certificates.ts';
-import { connectMetered, ServerTimes } from './metered-connection.ts';
+import { SpentTimes } from '../metered-connection.ts';
+import { connectMetered } from './metered-connection.ts';
 
 const lookup: LookupFunction = (_name, _options, done) => done(null, [{ address: '127.0.0.1', family: 4 }]);
 
@@ -33,7 +34,7 @@ describe('connections to servers that tenants choose', () => {
     server.on('tlsClientError', () => undefined);
     await once(server.listen(0, '127.0.0.1'), 'listening');
     const { port } = server.address() as AddressInfo;
-    return (times = new ServerTimes(), owner = 'acme'): Promise<string> =>
+    return (times = new SpentTimes(0.2, 100), owner = 'acme'): Promise<string> =>
       new Promise((resolve) => {
         connectMetered({ host, port, lookup, owner, times }, undefined, (error, socket) => {
           const failed = ({ message, code }: Error & { code?: string }): void => resolve(code ?? message);
@@ -67,7 +68,7 @@ describe('connections to servers that tenants choose', () => {
 
   it('wait once servers of the same owner have taken much time, and no others', async () => {
     const ask = await serve({});
-    const times = new ServerTimes();
+    const times = new SpentTimes(0.2, 100);
     times.add('acme', 300);
     const began = performance.now();
     const asked = ask(times).then((said) => ({ said, after: performance.now() - began }));
@@ -79,7 +80,7 @@ describe('connections to servers that tenants choose', () => {
   });
 
   it('take time of their owner', async () => {
-    const times = new ServerTimes();
+    const times = new SpentTimes(0.2, 100);
     const ask = await serve({});
     // As many handshakes as are free at once, and some more.
     for (let count = 0; count < 1000 && times.wait('acme') === 0; count += 1)

@@ -6,8 +6,9 @@ import https from 'node:https';
 import { isIP, type LookupFunction } from 'node:net';
 import os from 'node:os';
 import { cutOff, limitPieces } from '../cut-off.ts';
+import { SpentTimes } from '../metered-connection.ts';
 import { dnsNames, type Resolve } from './dns-names.ts';
-import { connectMetered, ServerTimes } from './metered-connection.ts';
+import { connectMetered } from './metered-connection.ts';
 import type { OutboundHosts, OutboundTarget } from './outbound-addresses.ts';
 
 /** The host of a URL has no address, or one that must not be connected to. Does not reveal which. */
@@ -37,8 +38,8 @@ const localAddresses = ['127.0.0.1', '::1'];
 /** Interim responses to a request: servers send one or two. */
 const mostInterim = 10;
 
-/** What all servers take of the process's time. */
-const times = new ServerTimes();
+/** The time that is spent on servers, by owner: a fifth. */
+const times = new SpentTimes(0.2, 100);
 
 /** Decides where requests may go. */
 export class OutboundGuard {

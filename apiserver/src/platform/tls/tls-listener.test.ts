@@ -1,7 +1,9 @@
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
 import { type AddressInfo, connect } from 'node:net';
+import { connect as connectTls } from 'node:tls';
 import { expect } from 'chai';
+import { certificateOf, newKeys } from '../../auth/testing/test-certificates.ts';
 import { writeControlTls } from '../../internal/testing/test-control-tls.ts';
 import { createLogger } from '../observability/logger.ts';
 import { eventually } from '../testing/eventually.ts';
@@ -50,6 +52,35 @@ describe('a listener of TLS', () => {
     for (const socket of sockets) socket.resume().on('close', () => (closed += 1));
     await eventually(() => closed === 2);
     for (const socket of sockets) socket.destroy();
+    server.close();
+    rmSync(folder, { recursive: true });
+  });
+
+  it('takes no long chain of certificates of a client, each of which takes milliseconds', async () => {
+    const { folder, certFile, keyFile } = await writeControlTls();
+    const logger = createLogger('silent');
+    const taken: (string | undefined)[] = [];
+    const options = { connections: 10, handshakeTimeout: 5000 };
+    const server = createTlsListener(new TlsFiles(certFile, keyFile, logger), options, logger, (socket) => {
+      taken.push(`${socket.remoteAddress} ${socket.getPeerX509Certificate()?.subject}`);
+      socket.on('error', () => undefined).end('hello');
+    });
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const { port } = server.address() as AddressInfo;
+    const keys = await newKeys();
+    const other = await certificateOf(await newKeys('rsa'), 'x'.repeat(60));
+    /** Returns what the server says to a client with so many certificates more than its own. */
+    const ask = async (more: number): Promise<string> => {
+      const cert = (await certificateOf(keys, `with-${more}`)) + other.repeat(more);
+      const socket = connectTls({ port, host: '127.0.0.1', rejectUnauthorized: false, cert, key: keys.pem });
+      let said = '';
+      socket.on('data', (bytes: Buffer) => (said += bytes.toString())).on('error', () => undefined);
+      await new Promise((resolve) => socket.once('close', resolve));
+      return said;
+    };
+    expect(await ask(3)).to.equal('hello');
+    expect(await ask(40)).to.equal('');
+    expect(taken).to.deep.equal(['127.0.0.1 CN=with-3']);
     server.close();
     rmSync(folder, { recursive: true });
   });
