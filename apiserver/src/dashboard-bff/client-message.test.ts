@@ -10,6 +10,8 @@ describe('parseClientMessage', () => {
     [{ subscribe: live, device_ids: ['a', 'b'] }, 'subscribe', ['a', 'b'], undefined],
     [{ subscribe: live, group_id: 'g' }, 'subscribe', [], 'g'],
     [{ unsubscribe: live, device_id: 'a' }, 'unsubscribe', ['a'], undefined],
+    [{ unsubscribe: live, device_id: 'A' }, 'unsubscribe', ['a'], undefined],
+    [{ unsubscribe: live, device_ids: ['A', 'b'] }, 'unsubscribe', ['a', 'b'], undefined],
     [{ unsubscribe: live }, 'unsubscribe', [], undefined],
   ];
   for (const [message, verb, deviceIds, groupId] of good) {

@@ -68,12 +68,12 @@ function targetOf(given: Record<string, unknown>, verb: ClientMessage['verb']): 
     throw invalidArgument('name one of device_id, device_ids, group_id');
   }
   if (groupId !== undefined) return { deviceIds: [], groupId: text('group_id', groupId).toLowerCase() };
-  if (deviceId !== undefined) return { deviceIds: [text('device_id', deviceId)], groupId: undefined };
+  if (deviceId !== undefined) return { deviceIds: [text('device_id', deviceId).toLowerCase()], groupId: undefined };
   if (deviceIds === undefined) return { deviceIds: [], groupId: undefined };
   if (!Array.isArray(deviceIds) || deviceIds.length === 0 || deviceIds.length > maxDevicesPerMessage) {
     throw invalidArgument(`device_ids: 1 to ${maxDevicesPerMessage} ids`);
   }
-  return { deviceIds: deviceIds.map((id) => text('device_ids', id)), groupId: undefined };
+  return { deviceIds: deviceIds.map((id) => text('device_ids', id).toLowerCase()), groupId: undefined };
 }
 
 function rolloutOf(given: Record<string, unknown>, verb: ClientMessage['verb']): string | undefined {

@@ -75,13 +75,16 @@ export class LoginThrottle {
   private async count(tx: Transaction, counted: Buffer, rule: DelayRule): Promise<void> {
     const now = this.clock.now();
     const { rows } = await tx.query<{ failures: number }>(
-      `INSERT INTO login_failures AS f (subject, failures, last_failure_at, blocked_until) VALUES ($1, 1, $2, $2)
+      `INSERT INTO login_failures AS f (subject, failures, last_failure_at, blocked_until) VALUES ($1, 1, $2, 'epoch')
        ON CONFLICT (subject) DO UPDATE SET last_failure_at = $2,
          failures = CASE WHEN f.last_failure_at < $3 THEN 1 ELSE f.failures + 1 END
        RETURNING failures`,
       [counted, new Date(now), new Date(now - rule.forgetSeconds * 1000)],
     );
-    const until = new Date(now + delayAfter(rows[0]!.failures, rule) * 1000);
+    const seconds = delayAfter(rows[0]!.failures, rule);
+    // A time that is only not in the future here would still be so for processes whose clocks are behind.
+    if (seconds === 0) return;
+    const until = new Date(now + seconds * 1000);
     await tx.query('UPDATE login_failures SET blocked_until = $2 WHERE subject = $1', [counted, until]);
   }
 

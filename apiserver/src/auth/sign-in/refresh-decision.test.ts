@@ -20,6 +20,7 @@ describe('decideRefresh', () => {
     ['a token just used', { usedAt: fresh.now }, 'repeat'],
     ['a token used 9.999 s ago', { usedAt: fresh.now - 9_999 }, 'repeat'],
     ['a token used 10 s ago', { usedAt: fresh.now - 10_000 }, 'reuse'],
+    ['a token used where the clock is 10 s ahead', { usedAt: fresh.now + 10_000 }, 'reuse'],
     ['a token just used whose successor has been used', { usedAt: fresh.now, successorUsed: true }, 'reuse'],
     ['a token used long ago and expired since', { usedAt: fresh.now - 40 * day, expiresAt: fresh.now - day }, 'reuse'],
     ['a revoked family', { familyRevoked: true }, 'refuse'],

@@ -31,7 +31,8 @@ export type RefreshDecision = 'rotate' | 'repeat' | 'reuse' | 'refuse';
 export function decideRefresh(state: RefreshState): RefreshDecision {
   if (state.familyRevoked || state.holderRefused || state.now >= state.familyExpiresAt) return 'refuse';
   if (state.usedAt === undefined) return state.now < state.expiresAt ? 'rotate' : 'refuse';
-  const lately = state.now - state.usedAt < repeatMilliseconds;
+  // Another process, whose clock is ahead, may have exchanged it: that is not lately for as long as the clocks differ.
+  const lately = Math.abs(state.now - state.usedAt) < repeatMilliseconds;
   return lately && !state.successorUsed ? 'repeat' : 'reuse';
 }
 

@@ -37,6 +37,8 @@ export interface SessionStart {
   readonly passwordHash?: string;
   /** The person's session at the provider where they signed in. */
   readonly atProvider?: ProviderSession;
+  /** Reports, in the transaction that opens it, whether what the sign-in is based on is still true. */
+  readonly holds?: (tx: Transaction) => Promise<boolean>;
 }
 
 /** A session whose access token is still to be signed. */
@@ -119,8 +121,9 @@ export class Sessions {
     tx: Transaction,
     userId: string,
     origin: SessionOrigin,
-    { aal, passwordHash, atProvider }: SessionStart,
+    { aal, passwordHash, atProvider, holds }: SessionStart,
   ): Promise<OpenedSession | undefined> {
+    if (holds && !(await holds(tx))) return undefined;
     const now = this.clock.now();
     const sessionId = newId();
     const familyExpiresAt = now + familyDays * 86_400_000;

@@ -200,6 +200,15 @@ describe('login', () => {
     await at.login(user.email, { address });
   });
 
+  it('does not delay sign-ins for a failure at a process whose clock is ahead', async () => {
+    const user = await at.makeUser();
+    const address = '192.0.2.7';
+    at.clock.advance(3_600_000);
+    expect(await codeOf(at.login(user.email, { password: 'wrong', address }))).to.equal('UNAUTHENTICATED');
+    at.clock.advance(-3_600_000);
+    await at.login(user.email, { address });
+  });
+
   const theirs = { password: 'another password of mine', tenantId: 'other' };
   /** Makes a user of the tenant `other` with an e-mail address that another account has. */
   const makeNamesake = async (email: string) => {

@@ -192,6 +192,43 @@ describe('a session that its provider ends', () => {
     expect((await verify(elsewhere['mfa_token'])).status).to.equal(200);
   });
 
+  describe('while a sign-in is being completed', () => {
+    /** Signs in, and sends a token once the browser has returned and before its code is exchanged. */
+    const signInAcross = async (browser: TestBrowser, who: string, claims: Record<string, unknown>) => {
+      idp.beforeToken = async () => {
+        idp.beforeToken = undefined;
+        expect((await post({ logout_token: await signed({ ...claimsFor(who), ...claims }) })).status).to.equal(200);
+      };
+      return signIn(browser, who);
+    };
+
+    it('keeps it from beginning a session, also the first of a person', async () => {
+      const who = person();
+      for (const time of ['first', 'second']) {
+        expect(await signInAcross(new TestBrowser(), who, {}), time).to.include({ code: 'UNAUTHENTICATED' });
+      }
+      expect(await isAlive(await signIn(new TestBrowser(), who))).to.equal(true);
+    });
+
+    it('keeps it from waiting for a second factor', async () => {
+      const who = person();
+      const token = (await signIn(new TestBrowser(), who))['access_token'];
+      const { secret } = (await at.ask('POST', 'auth/mfa/totp', {}, token)).body as { secret: string };
+      const code = new TOTP({ secret: Secret.fromBase32(secret) }).generate({ timestamp: at.clock.now() });
+      expect((await at.ask('POST', 'auth/mfa/totp/confirm', { code }, token)).status).to.equal(200);
+      expect(await signInAcross(new TestBrowser(), who, {})).to.include({ code: 'UNAUTHENTICATED' });
+    });
+
+    it('does so for the session at the provider that the token names, and no other', async () => {
+      const [browser, who] = [new TestBrowser(), person()];
+      const sid = await sidOf(await signIn(browser, who));
+      expect(await isAlive(await signInAcross(new TestBrowser(), who, { sid }))).to.equal(true);
+      for (const sub of [who, undefined]) {
+        expect(await signInAcross(browser, who, { sub, sid })).to.include({ code: 'UNAUTHENTICATED' });
+      }
+    });
+  });
+
   const hmac = new TextEncoder().encode('a secret of the client, which nobody may see');
   const forgeries: readonly [string, (claims: Record<string, unknown>) => Promise<string> | string][] = [
     ['that nobody has signed', (claims) => new UnsecuredJWT(claims).encode()],

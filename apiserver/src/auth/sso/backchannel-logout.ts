@@ -16,6 +16,7 @@ import type { SignInEvents } from '../sign-in/sign-in-events.ts';
 import { type LoggedOut, maximumTokenAge, readLogoutClaims } from './logout-claims.ts';
 import type { OpenidProviders } from './openid-provider.ts';
 import { findIdentity, findProvider, findUsersAtProvider, insertReturn } from './provider-store.ts';
+import { rememberSignOut } from './sign-outs.ts';
 
 const maximumForm = 16_384;
 
@@ -57,6 +58,7 @@ export async function endSessionsOf(
     const hash = createHash('sha256').update(['logout', name, claims.tokenId].join('\0')).update(tenantId).digest();
     const forgottenAt = clock.now() + (maximumTokenAge.seconds + 2 * maximumTokenAge.tolerance) * 1000;
     if (!(await insertReturn(tx, tenantId, hash, new Date(forgottenAt)))) throw refuse('it was sent before');
+    await rememberSignOut(tx, { tenantId, provider: name }, claims.who);
     return endWithin(tx, parts, { tenantId, provider: name, who: claims.who }, origin);
   });
   logger.info({ tenant: tenantId, provider: name, sessions: ended }, 'signed out at a provider');

@@ -170,18 +170,19 @@ export async function insertIdentity(
   return rowCount === 1;
 }
 
-/** Records that a sign-in has returned. Reports whether it was the first time. */
+/** Records that a sign-in has returned. Returns when, by the clock of the database, or undefined if it had before. */
 export async function insertReturn(
   tx: Transaction,
   tenantId: string,
   stateHash: Buffer,
   expiresAt: Date,
-): Promise<boolean> {
-  const { rowCount } = await tx.query(
-    'INSERT INTO sso_returns (state_hash, tenant_id, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING',
+): Promise<Date | undefined> {
+  const { rows } = await tx.query<{ at: Date }>(
+    `INSERT INTO sso_returns (state_hash, tenant_id, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+     RETURNING clock_timestamp() AS at`,
     [stateHash, tenantId, expiresAt],
   );
-  return rowCount === 1;
+  return rows[0]?.at;
 }
 
 /** Deletes up to `limit` returns whose sign-in would have expired before a time. Returns their number. */

@@ -22,6 +22,7 @@ import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { isSameMailbox } from '../accounts/email-addresses.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { lockAccount } from '../second-factors/factor-store.ts';
 import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
 import type { SessionOrigin } from '../sign-in/session-origin.ts';
 import { lockProviderSession, revokeSessions } from '../sign-in/sessions.ts';
@@ -50,6 +51,7 @@ import {
   insertReturn,
   type ProviderRow,
 } from './provider-store.ts';
+import { wasSignedOut } from './sign-outs.ts';
 
 /** What single sign-on works with. */
 export interface SingleSignOnParts extends Pick<AuthPlatform, 'config' | 'database' | 'clock' | 'logger'> {
@@ -171,11 +173,11 @@ export class SingleSignOn {
       return refused();
     };
     const expiresAt = new Date(begun.expiresAt);
-    const isFirst = await database.system(async (tx) => {
+    const returnedAt = await database.system(async (tx) => {
       if (!(await holdOffPurge(tx, tenantId))) throw refuse(purged);
       return insertReturn(tx, tenantId, stateHash(request.state), expiresAt);
     });
-    if (!isFirst) throw refuse('it has returned before');
+    if (!returnedAt) throw refuse('it has returned before');
     const provider = await database.read(tenantId, (tx) => findProvider(tx, tenantId, begun.provider));
     if (provider?.issuer !== begun.issuer) throw refuse('the provider was changed or deleted');
     if (request.error !== '') throw refuse(`the provider reports ${shortCode(request.error)}`);
@@ -203,8 +205,12 @@ export class SingleSignOn {
     const step = await secondStep.begin(user, origin, {
       aal,
       atProvider: { provider: begun.provider, idToken: kept, sid },
+      // Once the account is locked: sign-outs lock it too, and see the session that is opened here.
+      holds: async (tx) =>
+        (await lockAccount(tx, user.user_id, 'SHARE')) !== undefined &&
+        !(await wasSignedOut(tx, begun, { subject: person.subject, sid, returnedAt })),
     });
-    if (!step) throw refuse('the user was changed meanwhile');
+    if (!step) throw refuse('the user was changed or signed out meanwhile');
     logger.info({ tenant: tenantId, provider: begun.provider, user: user.user_id }, 'signed in at a provider');
     return { step, redirectUri };
   }
