@@ -32,7 +32,7 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
   if (caller.kind === 'kubernetes') return authorizeKubernetes(access, caller, address);
   if (!access.callers.includes(callerOf[caller.kind])) return `a ${caller.kind} credential may not call this method`;
   if (caller.mustEnroll && !access.beforeEnrollment) {
-    return 'the tenant requires a second factor: enroll one first, with POST /api/v1/auth/mfa/totp';
+    return 'the tenant requires a second factor: enroll one first, with POST /api/v1/auth/mfa/totp or a security key';
   }
   const holdsScopes = caller.kind === 'user' || caller.kind === 'service';
   const deviceGroups = deviceGroupsOf(caller, access.scope);
