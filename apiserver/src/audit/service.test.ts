@@ -81,4 +81,33 @@ describe('the audit service', function () {
     expect([await found(user), await found(user.toUpperCase()), await found(newId())]).to.deep.equal([1, 1, 0]);
     await test.drop();
   });
+
+  it('refuses to look for a result that is no code', async () => {
+    const test = await createTestDatabase();
+    const registry = new ServiceRegistry();
+    createAudit({
+      config: { auditRetentionDays: 400 },
+      clock: systemClock,
+      database: test.database,
+      logger: createLogger('silent'),
+      metrics: createMetrics(),
+      paging: new Paging(Buffer.alloc(32)),
+    }).register(registry);
+    const caller = { ...publicCaller, kind: 'user', tenantId: 'acme', userId: newId() } as const;
+    const outcome = (result: string): Promise<string> => {
+      const { listAuditEvents } = AuditService.method;
+      return registry.unary(listAuditEvents, create(listAuditEvents.input, { result }), internalContext(caller)).then(
+        () => 'a list',
+        (error: Error) => error.message,
+      );
+    };
+    try {
+      for (const result of ['', 'OK', 'PERMISSION_DENIED']) expect(await outcome(result)).to.equal('a list');
+      for (const result of ['permission_denied', 'FAILED', 'toString']) {
+        expect(await outcome(result)).to.match(/^result must be OK or an error code, one of CANCELLED, /);
+      }
+    } finally {
+      await test.drop();
+    }
+  });
 });

@@ -18,6 +18,7 @@ import { Loop } from '../platform/background/loop.ts';
 import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { auditChannel } from '../platform/database/channels.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { codes, invalidArgument } from '../platform/errors.ts';
 import { storedId } from '../platform/ids.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
 import { textField } from '../platform/requests/fields.ts';
@@ -125,8 +126,14 @@ function filtersOf(request: ListAuditEventsRequest): AuditFilters {
     actor: storedId(text('actor', request.actor)),
     action: text('action', request.action),
     resourceId: storedId(text('resource_id', request.resourceId)),
-    result: text('result', request.result),
+    result: resultFilter(request.result),
     start: request.start && timestampDate(request.start),
     end: request.end && timestampDate(request.end),
   };
+}
+
+/** Throws INVALID_ARGUMENT for a result that no event can have, for which an empty list would look like an answer. */
+function resultFilter(result: string): string {
+  if (result === '' || result === 'OK' || Object.hasOwn(codes, result)) return result;
+  throw invalidArgument(`result must be OK or an error code, one of ${Object.keys(codes).join(', ')}`);
 }

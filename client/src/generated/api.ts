@@ -11676,7 +11676,7 @@ export interface operations {
                 action?: string;
                 /** @description Id of what was acted on. */
                 resource_id?: string;
-                /** @description Code of the response, such as PERMISSION_DENIED. */
+                /** @description Code of the response, such as PERMISSION_DENIED, or OK. */
                 result?: string;
                 /** @description Only events at or after this time. */
                 start?: string;

@@ -220,7 +220,7 @@ export type ListAuditEventsRequest = Message<"kellet.v1.ListAuditEventsRequest">
   resourceId: string;
 
   /**
-   * Code of the response, such as PERMISSION_DENIED.
+   * Code of the response, such as PERMISSION_DENIED, or OK.
    *
    * @generated from field: string result = 6;
    */
