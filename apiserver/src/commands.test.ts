@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { isRecorded, unknownFlag } from './commands.ts';
+import { commands, commandSummary, isRecorded, unknownFlag } from './commands.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
 import { TestProcesses } from './testing/test-process.ts';
 
@@ -32,6 +32,23 @@ describe('commands in a pod of one target', function () {
     const refused = await processes.run(['keys', 'rotate'], gatewayAlone).catch((error: Error) => error.message);
     expect(refused).to.match(/^keys rotate: exit code 1\n$/);
   });
+});
+
+describe('the help of a command', () => {
+  for (const [name, { usage }] of Object.entries(commands)) {
+    it(`${name}: says what each of its words does, as the program's help promises`, () => {
+      const [lines, ...description] = usage.split('\n\n');
+      const verbs = [...lines!.matchAll(/(?:usage:| {6}) kellet-apiserver \S+ (.+)$/gm)]
+        .flatMap(([, words]) => words!.split(' | '))
+        .flatMap((words) => /^[a-z]+/.exec(words)?.[0] ?? []);
+      expect(description.join('\n\n')).to.match(/[a-z]{4}/);
+      const described = description.join('\n').match(/^ {2}[a-z]+(?= )/gm) ?? [];
+      if (verbs.length > 1) expect(described.map((verb) => verb.trim())).to.include.members(verbs);
+    });
+  }
+
+  it('adds nothing to the list of commands', () =>
+    expect(commandSummary()).to.match(/^( {7}kellet-apiserver [a-z-]+( \S+)+(\n|$))+$/));
 });
 
 describe('the record of a command', () => {

@@ -5,7 +5,11 @@ import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { KeyRing, publishedSeconds } from './key-ring.ts';
 
-export const keysUsage = 'usage: kellet-apiserver keys list | rotate';
+export const keysUsage = `usage: kellet-apiserver keys list | rotate
+
+  list          prints the keys with which access tokens are verified, a line of JSON (JWK) each
+  rotate        adds a key, which signs access tokens ${publishedSeconds} seconds later in place of the one before; that one goes on
+                verifying until its tokens have expired`;
 
 /** Runs `kellet-apiserver keys …` and returns the exit code: 2 for bad usage. */
 export async function runKeysCommand(

@@ -5,7 +5,13 @@ import { isId } from '../ids.ts';
 export const eventsUsage = `usage: kellet-apiserver events list
        kellet-apiserver events show EVENT_ID…
        kellet-apiserver events resend EVENT_ID… | --all
-       kellet-apiserver events drop EVENT_ID… | --all`;
+       kellet-apiserver events drop EVENT_ID… | --all
+
+  On events that were set aside because they cannot be published:
+  list    prints them
+  show    prints them whole, as CloudEvents
+  resend  publishes them again
+  drop    deletes them`;
 
 /** Dependencies of the command. */
 export interface CommandParts {

@@ -11,7 +11,10 @@ import { takeOverDeadWriters } from '../write/writer-closing.ts';
 import { openColdStorage } from './cold-storage.ts';
 import { doColdWork } from './cold-work.ts';
 
-export const coldUsage = 'usage: kellet-apiserver cold run [--all]';
+export const coldUsage = `usage: kellet-apiserver cold run [--all]
+
+  Converts the points that are due to Parquet files in KELLET_COLD_URL; with --all, all points, whatever their age.
+  Exit code: 0 done, 1 failed, or a writer held a segment for three minutes, 2 bad usage.`;
 
 /** How long to wait for writers to complete their segments, and for another process that is at work. */
 const patienceMilliseconds = 180_000;

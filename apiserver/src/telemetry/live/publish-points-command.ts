@@ -5,7 +5,10 @@ import { choosePublication } from '../../tenants/tenant-store.ts';
 import { configuredTenants } from './published-tenants.ts';
 
 export const publishPointsUsage = `usage: kellet-apiserver publish-points list
-       kellet-apiserver publish-points --tenant TENANT_ID on|off|default`;
+       kellet-apiserver publish-points --tenant TENANT_ID on|off|default
+
+  list      prints KELLET_PUBLISH_POINTS, and the tenants that do not follow it
+  --tenant  publishes the points of a tenant on NATS, or not; default: as KELLET_PUBLISH_POINTS says`;
 
 const choices = new Map<string | undefined, boolean | null>([
   ['on', true],

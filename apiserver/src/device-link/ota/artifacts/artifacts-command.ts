@@ -9,7 +9,10 @@ import { countByStore, listArtifactsElsewhere } from './artifact-store.ts';
 import { type ArtifactStores, parseStoreName, storeName } from './artifact-stores.ts';
 
 export const artifactsUsage = `usage: kellet-apiserver artifacts status
-       kellet-apiserver artifacts move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]`;
+       kellet-apiserver artifacts move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]
+
+  status  prints what the stores hold
+  move    moves all artifacts to the configured store, or to another one; each is verified before the old copy is deleted`;
 
 const artifactsPerPage = 100;
 const progressMilliseconds = 5000;
