@@ -66,6 +66,9 @@ export class MeteredConnection extends Duplex {
       if (!this.waiting) this.push(null);
     });
     socket.on('error', (error) => this.destroy(error));
+    socket.on('close', () => {
+      if (!this.hasEnded) this.destroy();
+    });
   }
 
   private get isMetered(): boolean {

@@ -85,10 +85,10 @@ export class SecondStep {
     }
     return database.system(async (tx) => {
       const owner = { userId: user.user_id, tenantId: user.tenant_id };
+      if (first.holds && !(await first.holds(tx))) return undefined;
       if (!(await lockAccount(tx, owner.userId, 'SHARE'))) return undefined;
       const { passwordHash } = first;
       if (passwordHash !== undefined && !(await hasPasswordHash(tx, owner.userId, passwordHash))) return undefined;
-      if (first.holds && !(await first.holds(tx))) return undefined;
       const mfaToken = await beginPending(tx, owner, clock.now(), first.atProvider);
       events.begun(user, origin);
       return { kind: 'second_factor', mfaToken, methods: await methodsOf(tx, owner.userId) };

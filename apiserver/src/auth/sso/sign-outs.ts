@@ -1,6 +1,7 @@
 // Remembers whom a provider has signed out, for sign-ins that have returned before and are not complete yet: what the provider
 // has said about them is no longer true.
 import { createHash } from 'node:crypto';
+import { holdLock, providerSessionsLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { LoggedOut } from './logout-claims.ts';
 
@@ -8,7 +9,7 @@ import type { LoggedOut } from './logout-claims.ts';
 const rememberedSeconds = 600;
 
 /** A provider of a tenant. */
-export interface ProviderName {
+interface ProviderName {
   readonly tenantId: string;
   readonly provider: string;
 }
@@ -16,7 +17,10 @@ export interface ProviderName {
 const hashOf = ({ tenantId, provider }: ProviderName, kind: string, value: string): Buffer =>
   createHash('sha256').update(['signed out', tenantId, provider, kind, value].join('\0')).digest();
 
-/** Remembers that people were signed out, until every sign-in that has returned before is complete. */
+/**
+ * Remembers that people were signed out, until every sign-in that has returned before is complete. Their sessions have to be ended
+ * in the same transaction and afterwards: it waits for those that are being opened.
+ */
 export async function rememberSignOut(tx: Transaction, at: ProviderName, who: LoggedOut): Promise<void> {
   const { subject, session } = who;
   const hashes = [
@@ -24,15 +28,19 @@ export async function rememberSignOut(tx: Transaction, at: ProviderName, who: Lo
     // As for sessions: with one at the provider, only what began in that one, or in one that is not known.
     ...(subject === undefined ? [] : [hashOf(at, session === undefined ? 'person' : 'without session', subject)]),
   ];
+  await holdLock(tx, providerSessionsLock(at.tenantId, at.provider));
   await tx.query(
     `INSERT INTO sso_returns (state_hash, tenant_id, expires_at)
-     SELECT hash, $2, clock_timestamp() + $3 * interval '1 second' FROM unnest($1::bytea[]) hash ORDER BY hash
+     SELECT hash, $2, clock_timestamp() + $3 * interval '1 second' FROM unnest($1::bytea[]) hash
      ON CONFLICT (state_hash) DO UPDATE SET expires_at = excluded.expires_at`,
     [hashes, at.tenantId, rememberedSeconds],
   );
 }
 
-/** Reports whether a person was signed out after a sign-in has returned, by the clock of the database. */
+/**
+ * Reports whether a person was signed out after a sign-in has returned, by the clock of the database. Until the transaction ends
+ * nobody is signed out.
+ */
 export async function wasSignedOut(
   tx: Transaction,
   at: ProviderName,
@@ -42,6 +50,7 @@ export async function wasSignedOut(
     hashOf(at, 'person', subject),
     sid === null ? hashOf(at, 'without session', subject) : hashOf(at, 'session', sid),
   ];
+  await holdLock(tx, providerSessionsLock(at.tenantId, at.provider));
   const { rows } = await tx.query(
     `SELECT FROM sso_returns WHERE state_hash = ANY($1) AND expires_at >= $2::timestamptz + $3 * interval '1 second' LIMIT 1`,
     [hashes, returnedAt, rememberedSeconds],

@@ -22,7 +22,6 @@ import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { isSameMailbox } from '../accounts/email-addresses.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
-import { lockAccount } from '../second-factors/factor-store.ts';
 import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
 import type { SessionOrigin } from '../sign-in/session-origin.ts';
 import { lockProviderSession, revokeSessions } from '../sign-in/sessions.ts';
@@ -205,10 +204,7 @@ export class SingleSignOn {
     const step = await secondStep.begin(user, origin, {
       aal,
       atProvider: { provider: begun.provider, idToken: kept, sid },
-      // Once the account is locked: sign-outs lock it too, and see the session that is opened here.
-      holds: async (tx) =>
-        (await lockAccount(tx, user.user_id, 'SHARE')) !== undefined &&
-        !(await wasSignedOut(tx, begun, { subject: person.subject, sid, returnedAt })),
+      holds: async (tx) => !(await wasSignedOut(tx, begun, { subject: person.subject, sid, returnedAt })),
     });
     if (!step) throw refuse('the user was changed or signed out meanwhile');
     logger.info({ tenant: tenantId, provider: begun.provider, user: user.user_id }, 'signed in at a provider');

@@ -76,6 +76,10 @@ export const ruleEvaluationLock = (tenantId: string): string => `rules of ${tena
 /** Serialises rotations of the keys that sign access tokens. */
 export const signingKeysLock = 'signing keys';
 
+/** Serialises the ends of sessions by a provider for single sign-on, and the beginnings of sessions there. Before accounts. */
+export const providerSessionsLock = (tenantId: string, provider: string): string =>
+  `sessions at ${tenantId}/${provider}`;
+
 /** Serialises changes to a tenant's trees of assets. */
 export const assetTreesLock = (tenantId: string): string => `assets of ${tenantId}`;
 

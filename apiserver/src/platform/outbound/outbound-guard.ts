@@ -7,8 +7,8 @@ import { isIP, type LookupFunction } from 'node:net';
 import os from 'node:os';
 import { cutOff, limitPieces } from '../cut-off.ts';
 import { SpentTimes } from '../metered-connection.ts';
+import { connectMetered } from './connect-metered.ts';
 import { dnsNames, type Resolve } from './dns-names.ts';
-import { connectMetered } from './metered-connection.ts';
 import type { OutboundHosts, OutboundTarget } from './outbound-addresses.ts';
 
 /** The host of a URL has no address, or one that must not be connected to. Does not reveal which. */

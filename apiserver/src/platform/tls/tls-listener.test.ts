@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
-import { type AddressInfo, connect } from 'node:net';
+import { type AddressInfo, connect, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 import { expect } from 'chai';
 import { certificateOf, newKeys } from '../../auth/testing/test-certificates.ts';
@@ -81,6 +81,30 @@ describe('a listener of TLS', () => {
     expect(await ask(3)).to.equal('hello');
     expect(await ask(40)).to.equal('');
     expect(taken).to.deep.equal(['127.0.0.1 CN=with-3']);
+    server.close();
+    rmSync(folder, { recursive: true });
+  });
+
+  it('ends what was accepted when the socket below it is destroyed', async () => {
+    const { folder, certFile, keyFile } = await writeControlTls();
+    const logger = createLogger('silent');
+    let closed: Promise<unknown> | undefined;
+    const options = { connections: 10, handshakeTimeout: 5000 };
+    const server = createTlsListener(new TlsFiles(certFile, keyFile, logger), options, logger, (socket) => {
+      closed = once(
+        socket.on('error', () => undefined),
+        'close',
+      );
+    });
+    const sockets: Socket[] = [];
+    server.on('connection', (socket: Socket) => sockets.push(socket));
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const { port } = server.address() as AddressInfo;
+    const client = connectTls({ port, host: '127.0.0.1', rejectUnauthorized: false }).on('error', () => undefined);
+    await once(client, 'secureConnect');
+    await eventually(() => closed !== undefined);
+    sockets[0]!.destroy();
+    await closed;
     server.close();
     rmSync(folder, { recursive: true });
   });

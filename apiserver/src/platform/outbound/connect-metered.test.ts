@@ -6,7 +6,7 @@ import { createServer, getCACertificates, type Server, setDefaultCACertificates,
 import { expect } from 'chai';
 import { certificateOf, newKeys } from '../../auth/testing/test-certificates.ts';
 import { SpentTimes } from '../metered-connection.ts';
-import { connectMetered } from './metered-connection.ts';
+import { connectMetered } from './connect-metered.ts';
 
 const lookup: LookupFunction = (_name, _options, done) => done(null, [{ address: '127.0.0.1', family: 4 }]);
 
