@@ -84,6 +84,7 @@ const stores: readonly string[] = [
   'auth/sign-in/session-list.ts',
   'auth/sign-in/sessions.ts',
   'auth/sso/provider-store.ts',
+  'auth/sso/sign-outs.ts',
   'auth/users/group-store.ts',
   'auth/users/users.ts',
   'chain-anchor/batches.ts',
