@@ -5,6 +5,7 @@ import { expect } from 'chai';
 import type { Browser } from 'playwright-core';
 import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { openWindow, startBrowser, type Window } from '../testing/browser.ts';
@@ -187,6 +188,46 @@ describe('the dashboard in a browser', () => {
     await second.page.keyboard.press('Enter');
     await second.page.getByRole('heading', { name: 'Overview' }).waitFor();
     expect([...problems, ...second.problems]).to.deep.equal([]);
+  });
+
+  it('asks for a security key once it is added', async function () {
+    this.timeout(120_000);
+    // Browsers have security keys only on pages of host names.
+    const { dashboard } = await findFreePorts('dashboard');
+    const page = `http://localhost:${dashboard}`;
+    const settings = { KELLET_DASHBOARD_PORT: String(dashboard), KELLET_DASHBOARD_ORIGIN: page };
+    const { rest } = await stack().startTarget('target-named', 'all', settings);
+    try {
+      const user = await makeUser(await admin(), 'operator');
+      const window = await openWindow(
+        browser,
+        1280,
+        [dashboard, new URL(rest).port].map((port) => `localhost:${port}`),
+      );
+      windows.push(window);
+      const devtools = await window.context.newCDPSession(window.page);
+      await devtools.send('WebAuthn.enable');
+      await devtools.send('WebAuthn.addVirtualAuthenticator', {
+        options: {
+          ...{ protocol: 'ctap2', transport: 'internal', hasResidentKey: true },
+          ...{ hasUserVerification: true, isUserVerified: true, automaticPresenceSimulation: true },
+        },
+      });
+      await window.page.goto(`${page}/account`);
+      await signIn(window, user);
+      await window.page.getByLabel('Name of the key').fill('key ring');
+      await window.page.getByRole('button', { name: 'Add a key' }).click();
+      await window.page.getByText(/The key is enrolled/).waitFor();
+      expect(await window.page.locator('.codes code').count()).to.equal(10);
+
+      await window.page.getByRole('button', { name: 'Sign out' }).click();
+      await signIn(window, user);
+      await window.page.getByRole('button', { name: 'Use a security key' }).click();
+      await window.page.getByRole('heading', { name: 'Overview' }).waitFor();
+      expect(window.problems).to.deep.equal([]);
+    } finally {
+      await stack().stopProcess('target-named');
+    }
   });
 
   it('offers a viewer no operations, and reports a session that was ended elsewhere', async () => {

@@ -39,6 +39,8 @@ describe('the password of a user', () => {
       const { code, message } = await refusal(change(caller, password, weak));
       expect([code, message.split(' ')[0]]).to.deep.equal(['INVALID_ARGUMENT', 'new_password']);
     }
+    const { code, message } = await refusal(change(caller, password, password));
+    expect([code, message]).to.deep.equal(['INVALID_ARGUMENT', 'new_password must not be the current password']);
     await at.login(user.email);
   });
 

@@ -38,6 +38,8 @@ export function ownPasswordHandlers(
         },
       );
       if (!account) throw invalidArgument('current_password is wrong');
+      // Whoever sets a password for another asks for a change because the two know it.
+      if (newPassword === current) throw invalidArgument('new_password must not be the current password');
       await checkNewPassword(newPassword, config, {
         field: 'new_password',
         words: [account.email, account.name, tenantId],
