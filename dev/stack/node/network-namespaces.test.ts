@@ -16,14 +16,15 @@ const exists = async (path: string) => (await readFile('/proc/mounts', 'utf8')).
 describe('network namespaces of pods that are gone', () => {
   let folder: string;
   let records: string;
-  let left: string, lived: string, foreign: string;
+  let left: string, lived: string, foreign: string, begun: string;
 
   before(async function () {
     folder = await mkdtemp(join(tmpdir(), 'kellet-namespaces-'));
     records = join(folder, 'records');
     await mkdir(records);
-    [left, lived, foreign] = ['left', 'lived', 'foreign'].map((name) => join(folder, name)) as [string, string, string];
-    for (const path of [left, lived, foreign]) {
+    const names = ['left', 'lived', 'foreign', 'begun'] as const;
+    [left, lived, foreign, begun] = names.map((name) => join(folder, name)) as [string, string, string, string];
+    for (const path of [left, lived, foreign, begun]) {
       await writeFile(path, '');
       const created = await execute('unshare', [`--net=${path}`, 'true']).catch(() => undefined);
       if (!created) this.skip();
@@ -40,9 +41,12 @@ describe('network namespaces of pods that are gone', () => {
       await writeFile(join(records, `${network}-of-${name}-eth0`), JSON.stringify(record));
       await writeFile(join(records, `cni-loopback-of-${name}-lo`), '{}');
     }
+    // containerd was killed before it had added the pod's network.
+    const record = { containerId: 'of-begun', result: { interfaces: [{ name: 'lo', sandbox: begun }] } };
+    await writeFile(join(records, 'cni-loopback-of-begun-lo'), JSON.stringify(record));
   });
   after(async () => {
-    for (const path of [left, lived, foreign]) await execute('umount', [path]).catch(() => undefined);
+    for (const path of [left, lived, foreign, begun]) await execute('umount', [path]).catch(() => undefined);
     await rm(folder, { recursive: true });
   });
 
@@ -54,8 +58,9 @@ describe('network namespaces of pods that are gone', () => {
     const ended = once(inside, 'exit');
     try {
       await once(inside.stdout, 'data');
-      expect(await removeUnusedNamespaces('own', records)).to.equal(1);
-      expect(await Promise.all([left, lived, foreign].map(exists))).to.deep.equal([false, true, true]);
+      expect(await removeUnusedNamespaces('own', records)).to.equal(2);
+      const exist = await Promise.all([left, lived, foreign, begun].map(exists));
+      expect(exist).to.deep.equal([false, true, true, false]);
       expect((await readdir(records)).sort()).to.deep.equal([
         'cni-loopback-of-foreign-lo',
         'cni-loopback-of-lived-lo',

@@ -31,15 +31,22 @@ async function removeNamespace(path: string): Promise<boolean> {
     );
 }
 
+const loopback = /^cni-loopback-(.*)-lo$/;
+
 /**
- * Removes the network namespaces of the pods of a network in which no process is left, and their records. Returns how many
- * were removed.
+ * Removes the network namespaces of the pods of a network in which no process is left, and their records. So it does with those
+ * of pods that were about to get a network. Returns how many were removed.
  */
 export async function removeUnusedNamespaces(network: string, records = '/var/lib/cni/results'): Promise<number> {
   const files = await readdir(records).catch(() => []);
   const used = await namespacesInUse();
+  /** Reports whether a record is of a pod that has only its loopback interface. */
+  const isBegun = (name: string): boolean => {
+    const id = loopback.exec(name)?.[1];
+    return id !== undefined && !files.some((other) => other !== name && other.includes(id));
+  };
   let removed = 0;
-  for (const file of files.filter((name) => name.startsWith(`${network}-`))) {
+  for (const file of files.filter((name) => name.startsWith(`${network}-`) || isBegun(name))) {
     const text = await readFile(join(records, file), 'utf8').catch(() => '{}');
     const { containerId, result } = JSON.parse(text) as InterfaceRecord;
     const path = result?.interfaces?.find(({ sandbox }) => sandbox)?.sandbox;
