@@ -1,10 +1,11 @@
-import { create } from '@bufbuild/protobuf';
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { AuditService } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { expect } from 'chai';
 import { chainAllOf } from '../platform/audit/audit-chain.ts';
 import { type AuditFacts, auditRecord } from '../platform/audit/audit-event.ts';
 import { insertPending } from '../platform/audit/audit-store.ts';
-import { systemClock } from '../platform/clock.ts';
+import { type Clock, systemClock } from '../platform/clock.ts';
+import type { Database } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
@@ -26,6 +27,27 @@ const facts: AuditFacts = {
 };
 const day = 86_400_000;
 
+/** Returns an audit service that keeps events for 400 days. */
+const serviceOn = (database: Database, clock: Clock) =>
+  createAudit({
+    config: { auditRetentionDays: 400 },
+    clock,
+    database,
+    logger: createLogger('silent'),
+    metrics: createMetrics(),
+    paging: new Paging(Buffer.alloc(32)),
+  });
+
+/** Returns a function that lists the events of a tenant as one of its users. */
+function listerOn(database: Database) {
+  const { listAuditEvents } = AuditService.method;
+  const registry = new ServiceRegistry();
+  serviceOn(database, systemClock).register(registry);
+  const caller = { ...publicCaller, kind: 'user', tenantId: 'acme', userId: newId() } as const;
+  return (filters: MessageInitShape<typeof listAuditEvents.input>) =>
+    registry.unary(listAuditEvents, create(listAuditEvents.input, filters), internalContext(caller));
+}
+
 describe('the audit service', function () {
   this.timeout(60_000);
 
@@ -34,14 +56,7 @@ describe('the audit service', function () {
     const records = [500, 390, 1].map((age) => auditRecord(facts, crypto.randomUUID(), Date.now() - age * day));
     await test.database.system((tx) => insertPending(tx, records));
     await chainAllOf(test.database, systemClock, 'acme');
-    const service = createAudit({
-      config: { auditRetentionDays: 400 },
-      clock: { now: () => Date.now() + 1000 * day },
-      database: test.database,
-      logger: createLogger('silent'),
-      metrics: createMetrics(),
-      paging: new Paging(Buffer.alloc(32)),
-    });
+    const service = serviceOn(test.database, { now: () => Date.now() + 1000 * day });
     await service.start?.();
     try {
       const kept = async () => {
@@ -63,44 +78,20 @@ describe('the audit service', function () {
     const user = newId();
     const record = auditRecord({ ...facts, resource: { kind: 'user', id: user } }, newId(), Date.now());
     await test.database.system((tx) => insertPending(tx, [record]));
-    const registry = new ServiceRegistry();
-    createAudit({
-      config: { auditRetentionDays: 400 },
-      clock: systemClock,
-      database: test.database,
-      logger: createLogger('silent'),
-      metrics: createMetrics(),
-      paging: new Paging(Buffer.alloc(32)),
-    }).register(registry);
-    const caller = { ...publicCaller, kind: 'user', tenantId: 'acme', userId: newId() } as const;
-    const found = async (resourceId: string): Promise<number> => {
-      const { listAuditEvents } = AuditService.method;
-      const request = create(listAuditEvents.input, { resourceId });
-      return (await registry.unary(listAuditEvents, request, internalContext(caller))).auditEvents.length;
-    };
+    const list = listerOn(test.database);
+    const found = async (resourceId: string): Promise<number> => (await list({ resourceId })).auditEvents.length;
     expect([await found(user), await found(user.toUpperCase()), await found(newId())]).to.deep.equal([1, 1, 0]);
     await test.drop();
   });
 
   it('refuses to look for a result that is no code', async () => {
     const test = await createTestDatabase();
-    const registry = new ServiceRegistry();
-    createAudit({
-      config: { auditRetentionDays: 400 },
-      clock: systemClock,
-      database: test.database,
-      logger: createLogger('silent'),
-      metrics: createMetrics(),
-      paging: new Paging(Buffer.alloc(32)),
-    }).register(registry);
-    const caller = { ...publicCaller, kind: 'user', tenantId: 'acme', userId: newId() } as const;
-    const outcome = (result: string): Promise<string> => {
-      const { listAuditEvents } = AuditService.method;
-      return registry.unary(listAuditEvents, create(listAuditEvents.input, { result }), internalContext(caller)).then(
+    const list = listerOn(test.database);
+    const outcome = (result: string): Promise<string> =>
+      list({ result }).then(
         () => 'a list',
         (error: Error) => error.message,
       );
-    };
     try {
       for (const result of ['', 'OK', 'PERMISSION_DENIED']) expect(await outcome(result)).to.equal('a list');
       for (const result of ['permission_denied', 'FAILED', 'toString']) {

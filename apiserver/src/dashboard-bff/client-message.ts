@@ -67,20 +67,20 @@ function targetOf(given: Record<string, unknown>, verb: ClientMessage['verb']): 
   if (named > 1 || (named === 0 && verb === 'subscribe')) {
     throw invalidArgument('name one of device_id, device_ids, group_id');
   }
-  if (groupId !== undefined) return { deviceIds: [], groupId: text('group_id', groupId).toLowerCase() };
-  if (deviceId !== undefined) return { deviceIds: [text('device_id', deviceId).toLowerCase()], groupId: undefined };
+  if (groupId !== undefined) return { deviceIds: [], groupId: id('group_id', groupId) };
+  if (deviceId !== undefined) return { deviceIds: [id('device_id', deviceId)], groupId: undefined };
   if (deviceIds === undefined) return { deviceIds: [], groupId: undefined };
   if (!Array.isArray(deviceIds) || deviceIds.length === 0 || deviceIds.length > maxDevicesPerMessage) {
     throw invalidArgument(`device_ids: 1 to ${maxDevicesPerMessage} ids`);
   }
-  return { deviceIds: deviceIds.map((id) => text('device_ids', id).toLowerCase()), groupId: undefined };
+  return { deviceIds: deviceIds.map((one) => id('device_ids', one)), groupId: undefined };
 }
 
 function rolloutOf(given: Record<string, unknown>, verb: ClientMessage['verb']): string | undefined {
   const { rollout_id: rolloutId, ...unknown } = given;
   refuseFields(unknown);
   if (rolloutId === undefined && verb === 'unsubscribe') return undefined;
-  return text('rollout_id', rolloutId).toLowerCase();
+  return id('rollout_id', rolloutId);
 }
 
 function refuseFields(fields: Record<string, unknown>): void {
@@ -88,7 +88,8 @@ function refuseFields(fields: Record<string, unknown>): void {
   if (extra !== undefined) throw invalidArgument(`unknown field ${extra}`);
 }
 
-function text(field: string, value: unknown): string {
+/** Returns an id as ids are stored: in lower case. Throws INVALID_ARGUMENT. */
+function id(field: string, value: unknown): string {
   if (typeof value !== 'string' || value === '') throw invalidArgument(`${field} must be an id`);
-  return value;
+  return value.toLowerCase();
 }

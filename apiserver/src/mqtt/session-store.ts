@@ -97,7 +97,10 @@ export interface Stamp {
   readonly seconds: number;
 }
 
-/** Sets when sessions expire, from now on, unless a newer connection has them. */
+/**
+ * Sets when sessions expire, from now on, unless a newer connection has them. Looks up each by its key and locks it until the
+ * transaction ends, so callers pass some hundreds at a time.
+ */
 export async function stampSessions(tx: Transaction, stamps: readonly Stamp[]): Promise<void> {
   await tx.query(
     // Locked in the order of beginSessions, so that the two do not deadlock.

@@ -1,5 +1,5 @@
-// Remembers whom a provider has signed out, for sign-ins that have returned before and are not complete yet: what the provider
-// has said about them is no longer true.
+// Records whom a provider has signed out, so that a sign-in for which the provider has vouched before, and which is not complete
+// yet, opens no session.
 import { createHash } from 'node:crypto';
 import { holdLock, providerSessionsLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
@@ -18,8 +18,8 @@ const hashOf = ({ tenantId, provider }: ProviderName, kind: string, value: strin
   createHash('sha256').update(['signed out', tenantId, provider, kind, value].join('\0')).digest();
 
 /**
- * Remembers that people were signed out, until every sign-in that has returned before is complete. Their sessions have to be ended
- * in the same transaction and afterwards: it waits for those that are being opened.
+ * Records that a provider has signed someone out, for longer than any sign-in that has returned before takes. Waits until the
+ * sessions that are being opened at this provider are open; the caller ends them afterwards, in the same transaction.
  */
 export async function rememberSignOut(tx: Transaction, at: ProviderName, who: LoggedOut): Promise<void> {
   const { subject, session } = who;
@@ -38,8 +38,8 @@ export async function rememberSignOut(tx: Transaction, at: ProviderName, who: Lo
 }
 
 /**
- * Reports whether a person was signed out after a sign-in has returned, by the clock of the database. Until the transaction ends
- * nobody is signed out.
+ * Reports whether the provider has signed a person out since their sign-in returned, by the clock of the database. Further sign-outs
+ * at this provider wait for the end of the transaction.
  */
 export async function wasSignedOut(
   tx: Transaction,

@@ -80,7 +80,10 @@ describe('the guard of outbound connections', () => {
   });
 
   describe('that reaches a server which makes work of a response', () => {
-    /** Answers a request with bytes that are sent as often as they are taken. Returns what the client has got when it gives up. */
+    /**
+     * Sends a request to a server that responds with `head` and then with `flood`, again and again. Returns how many interim
+     * responses and pieces of the body the client had received when the request failed.
+     */
     const ask = async (head: string, flood: string) => {
       const sockets: Socket[] = [];
       const listener = createListener((socket) => {
