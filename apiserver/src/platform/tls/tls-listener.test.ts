@@ -1,27 +1,40 @@
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
-import { type AddressInfo, connect, type Socket } from 'node:net';
-import { connect as connectTls } from 'node:tls';
+import { type AddressInfo, connect, type Server, type Socket } from 'node:net';
+import { connect as connectTls, type TLSSocket } from 'node:tls';
 import { expect } from 'chai';
 import { certificateOf, newKeys } from '../../auth/testing/test-certificates.ts';
 import { writeControlTls } from '../../internal/testing/test-control-tls.ts';
 import { createLogger } from '../observability/logger.ts';
 import { eventually } from '../testing/eventually.ts';
 import { TlsFiles } from './tls-files.ts';
-import { createTlsListener } from './tls-listener.ts';
+import { createTlsListener, type TlsListenerOptions } from './tls-listener.ts';
 
 /** The beginning of a ClientHello that would be 512 bytes long. */
 const hello = Buffer.from(`1603010200010001fc0303${'00'.repeat(300)}`, 'hex');
 
 describe('a listener of TLS', () => {
+  const logger = createLogger('silent');
+  let folder: string;
+  let server: Server | undefined;
+
+  /** Starts a listener with a certificate of its own, and returns its port. */
+  const listen = async (options: TlsListenerOptions, accept: (socket: TLSSocket) => void): Promise<number> => {
+    const written = await writeControlTls();
+    ({ folder } = written);
+    server = createTlsListener(new TlsFiles(written.certFile, written.keyFile, logger), options, logger, accept);
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    return (server.address() as AddressInfo).port;
+  };
+  afterEach(() => {
+    server?.close();
+    rmSync(folder, { recursive: true });
+  });
+
   it('closes connections whose handshake does not end in time, whatever arrives', async () => {
-    const { folder, certFile, keyFile } = await writeControlTls();
-    const logger = createLogger('silent');
     let accepted = 0;
     const options = { connections: 10, handshakeTimeout: 300 };
-    const server = createTlsListener(new TlsFiles(certFile, keyFile, logger), options, logger, () => (accepted += 1));
-    await once(server.listen(0, '127.0.0.1'), 'listening');
-    const { port } = server.address() as AddressInfo;
+    const port = await listen(options, () => (accepted += 1));
     const begin = performance.now();
     // One is silent, the other sends byte by byte.
     await Promise.all(
@@ -36,37 +49,25 @@ describe('a listener of TLS', () => {
     );
     expect(performance.now() - begin).to.be.within(250, 5000);
     expect(accepted).to.equal(0);
-    server.close();
-    rmSync(folder, { recursive: true });
   });
 
   it('has no more connections than it may', async () => {
-    const { folder, certFile, keyFile } = await writeControlTls();
-    const logger = createLogger('silent');
     const options = { connections: 3, handshakeTimeout: 20_000 };
-    const server = createTlsListener(new TlsFiles(certFile, keyFile, logger), options, logger, () => undefined);
-    await once(server.listen(0, '127.0.0.1'), 'listening');
-    const { port } = server.address() as AddressInfo;
+    const port = await listen(options, () => undefined);
     const sockets = Array.from({ length: 5 }, () => connect(port, '127.0.0.1').on('error', () => undefined));
     let closed = 0;
     for (const socket of sockets) socket.resume().on('close', () => (closed += 1));
     await eventually(() => closed === 2);
     for (const socket of sockets) socket.destroy();
-    server.close();
-    rmSync(folder, { recursive: true });
   });
 
   it('takes no long chain of certificates of a client, each of which takes milliseconds', async () => {
-    const { folder, certFile, keyFile } = await writeControlTls();
-    const logger = createLogger('silent');
     const taken: (string | undefined)[] = [];
     const options = { connections: 10, handshakeTimeout: 5000 };
-    const server = createTlsListener(new TlsFiles(certFile, keyFile, logger), options, logger, (socket) => {
+    const port = await listen(options, (socket) => {
       taken.push(`${socket.remoteAddress} ${socket.getPeerX509Certificate()?.subject}`);
       socket.on('error', () => undefined).end('hello');
     });
-    await once(server.listen(0, '127.0.0.1'), 'listening');
-    const { port } = server.address() as AddressInfo;
     const keys = await newKeys();
     const other = await certificateOf(await newKeys('rsa'), 'x'.repeat(60));
     /** Returns what the server says to a client with so many certificates more than its own. */
@@ -81,31 +82,23 @@ describe('a listener of TLS', () => {
     expect(await ask(3)).to.equal('hello');
     expect(await ask(40)).to.equal('');
     expect(taken).to.deep.equal(['127.0.0.1 CN=with-3']);
-    server.close();
-    rmSync(folder, { recursive: true });
   });
 
   it('ends what was accepted when the socket below it is destroyed', async () => {
-    const { folder, certFile, keyFile } = await writeControlTls();
-    const logger = createLogger('silent');
     let closed: Promise<unknown> | undefined;
     const options = { connections: 10, handshakeTimeout: 5000 };
-    const server = createTlsListener(new TlsFiles(certFile, keyFile, logger), options, logger, (socket) => {
+    const port = await listen(options, (socket) => {
       closed = once(
         socket.on('error', () => undefined),
         'close',
       );
     });
     const sockets: Socket[] = [];
-    server.on('connection', (socket: Socket) => sockets.push(socket));
-    await once(server.listen(0, '127.0.0.1'), 'listening');
-    const { port } = server.address() as AddressInfo;
+    server!.on('connection', (socket: Socket) => sockets.push(socket));
     const client = connectTls({ port, host: '127.0.0.1', rejectUnauthorized: false }).on('error', () => undefined);
     await once(client, 'secureConnect');
     await eventually(() => closed !== undefined);
     sockets[0]!.destroy();
     await closed;
-    server.close();
-    rmSync(folder, { recursive: true });
   });
 });
