@@ -1012,7 +1012,8 @@ export type Lockout = Message<"kellet.v1.Lockout"> & {
 
   /**
    * Address from which the sign-ins failed (IPv6: its /64 network). Empty if the e-mail address also belongs to accounts
-   * of other tenants, at which they may have been aimed.
+   * of other tenants, at which they may have been aimed, and for wrong second factors, after which sign-ins from all
+   * addresses are delayed.
    *
    * @generated from field: string address = 2;
    */
@@ -1026,7 +1027,7 @@ export type Lockout = Message<"kellet.v1.Lockout"> & {
   failures: number;
 
   /**
-   * When the next sign-in from this address is accepted. May have passed: the next failure then delays again.
+   * When the next sign-in from this address, or the next second factor, is accepted. May have passed: the next failure then delays again.
    *
    * @generated from field: google.protobuf.Timestamp until = 4;
    */
@@ -3326,7 +3327,8 @@ export const AuthService: GenService<{
   },
   /**
    * DeleteLockout ends the delay of sign-ins to an account of the tenant, from all addresses. If the e-mail address also
-   * belongs to accounts of other tenants, only a platform administrator can end delays that concern those too.
+   * belongs to accounts of other tenants, only a platform administrator can end delays that concern those too. Ending the
+   * delay after wrong second factors needs every scope that the user holds.
    *
    * @generated from rpc kellet.v1.AuthService.DeleteLockout
    */
