@@ -6189,7 +6189,7 @@ export interface components {
             tenant_id?: string;
         };
         LogoutSsoRequest: {
-            /** @description Where the provider sends the browser afterwards, with `state`: a URL of the dashboard, which must be registered with the provider. Empty: the browser stays at the provider. */
+            /** @description Where the provider sends the browser afterwards, with `state`: a URL of the dashboard, which must be registered with the provider. Unset or empty: the browser stays at the provider. */
             redirect_uri?: string;
         };
         LogoutSsoResponse: {
@@ -6645,7 +6645,7 @@ export interface components {
         };
         RevokeAllSessionsRequest: {
             /**
-             * @description Empty means the caller, whose current session then continues.
+             * @description Unset or empty means the caller, whose current session then continues.
              * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
              */
             user_id?: string;
@@ -9266,7 +9266,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 /**
                  * @example {
@@ -11298,7 +11298,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 /**
                  * @example {

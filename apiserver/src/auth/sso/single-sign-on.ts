@@ -220,7 +220,7 @@ export class SingleSignOn {
    * Ends the caller's session, and returns where the browser ends the one at the provider that it began with. Throws
    * INVALID_ARGUMENT before anything is ended; a provider that is away only leaves the URL empty.
    */
-  async signOut({ redirectUri: given }: LogoutSsoRequest, caller: Caller): Promise<ProviderLogout> {
+  async signOut({ redirectUri: given = '' }: LogoutSsoRequest, caller: Caller): Promise<ProviderLogout> {
     const { config, database, providers, secrets, logger } = this.parts;
     const redirectUri = redirectField(given, config.dashboardOrigin);
     const { tenantId, sessionId, userId } = caller;

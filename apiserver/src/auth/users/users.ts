@@ -70,12 +70,12 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       return toUser(row, groupIds);
     },
 
-    revokeAllSessions: async (request, { tenantId, caller }) => {
-      if (request.userId === '') {
+    revokeAllSessions: async ({ userId: given = '' }, { tenantId, caller }) => {
+      if (given === '') {
         await database.system((tx) => revokeSessionsOfUser(tx, caller.userId, caller.sessionId));
         return {};
       }
-      const userId = idField('user', request.userId);
+      const userId = idField('user', given);
       if (userId === caller.userId) {
         await database.system((tx) => revokeSessionsOfUser(tx, userId, ''));
         return {};
