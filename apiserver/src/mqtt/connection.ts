@@ -23,9 +23,9 @@ import { claimUsername, type ConnectRequest, decideConnect, type Will } from './
 import type { DeviceCalls, Outcome, Published, Publisher } from './device-calls.ts';
 import { FrameError, FrameReader } from './frames.ts';
 import {
+  type DisconnectReason,
   headBytes,
   isConnect,
-  type DisconnectReason,
   MalformedPacket,
   packetBytes,
   parseConnect,
