@@ -103,6 +103,19 @@ describe('the key ring', () => {
     expect(await second.verify(token)).to.equal('valid');
   });
 
+  it('neither signs nor verifies with a key that was replaced while the database was away', async () => {
+    const [cutOff, other] = [process(), process()];
+    const old = await cutOff.issue();
+    expect(await cutOff.verify(old)).to.equal('valid');
+    await other.ring.rotate();
+    seconds(publishedSeconds);
+    const signed = await cutOff.issue();
+    expect(kidOf(signed)).to.equal(kidOf(await other.issue()));
+    seconds(verifySeconds);
+    expect(await cutOff.ring.verifying(kidOf(old))).to.equal(undefined);
+    expect(await cutOff.ring.verifying(kidOf(signed))).not.to.equal(undefined);
+  });
+
   it('adds one key for concurrent rotations', async () => {
     const ids = await Promise.all(Array.from({ length: 5 }, () => process().ring.rotate()));
     expect(new Set(ids).size).to.equal(1);

@@ -79,6 +79,8 @@ export class KeyRing {
   private keys: readonly RingKey[] | undefined;
   private loading: Promise<readonly RingKey[]> | undefined;
   private loadedAt = -Infinity;
+  /** When `keys` were read, by the clock. */
+  private readAt = -Infinity;
 
   /** Throws when the configured key is not an Ed25519 key. */
   constructor(parts: KeyRingParts) {
@@ -99,14 +101,14 @@ export class KeyRing {
 
   /** Returns the key for a new token. */
   async signing(): Promise<RingKey> {
-    return signingKey(this.keys ?? (await this.load()), this.parts.clock.now());
+    return signingKey(await this.current(), this.parts.clock.now());
   }
 
   /** Returns the key that a token names, or undefined if the ring lacks it or it no longer verifies. */
   async verifying(keyId: string): Promise<RingKey | undefined> {
     const find = (keys: readonly RingKey[]) =>
       verifyingKeys(keys, this.parts.clock.now()).find((key) => key.keyId === keyId);
-    const found = find(this.keys ?? (await this.load()));
+    const found = find(await this.current());
     // Another process may have made it since.
     if (found || performance.now() - this.loadedAt < surpriseMilliseconds) return found;
     return find(await this.load());
@@ -160,10 +162,20 @@ export class KeyRing {
     await this.rotate(rotationDays * 86_400_000);
   }
 
+  /** Returns the keys, read again if a newer one may sign that was published since: the database may have been away for long. */
+  private async current(): Promise<readonly RingKey[]> {
+    const isKnown = this.parts.clock.now() - this.readAt < publishedSeconds * 1000;
+    return this.keys && isKnown ? this.keys : this.load();
+  }
+
   private load(): Promise<readonly RingKey[]> {
+    const startedAt = this.parts.clock.now();
     this.loading ??= this.parts.database
       .systemRead((tx) => this.read(tx))
-      .then((keys) => (this.keys = keys))
+      .then((keys) => {
+        this.readAt = startedAt;
+        return (this.keys = keys);
+      })
       .finally(() => {
         this.loading = undefined;
         this.loadedAt = performance.now();
