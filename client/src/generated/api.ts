@@ -308,7 +308,7 @@ export interface paths {
         post?: never;
         /**
          * Delete lockout
-         * @description `DeleteLockout` ends the delay of sign-ins to an account of the tenant, from all addresses. If the e-mail address also belongs to accounts of other tenants, only a platform administrator can end delays that concern those too.
+         * @description `DeleteLockout` ends the delay of sign-ins to an account of the tenant, from all addresses. If the e-mail address also belongs to accounts of other tenants, only a platform administrator can end delays that concern those too. Ending the delay after wrong second factors needs every scope that the user holds.
          *
          *     Callers: user, service, platform administrator. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -6158,7 +6158,7 @@ export interface components {
         Lockout: {
             /** @description Unique within the tenant. */
             email: string;
-            /** @description Address from which the sign-ins failed (IPv6: its /64 network). Empty if the e-mail address also belongs to accounts of other tenants, at which they may have been aimed. */
+            /** @description Address from which the sign-ins failed (IPv6: its /64 network). Empty if the e-mail address also belongs to accounts of other tenants, at which they may have been aimed, and for wrong second factors, after which sign-ins from all addresses are delayed. */
             address: string;
             /**
              * Format: int64
@@ -6167,7 +6167,7 @@ export interface components {
             failures: number;
             /**
              * Format: date-time
-             * @description When the next sign-in from this address is accepted. May have passed: the next failure then delays again.
+             * @description When the next sign-in from this address, or the next second factor, is accepted. May have passed: the next failure then delays again.
              */
             until?: string;
         };
@@ -6189,7 +6189,7 @@ export interface components {
             tenant_id?: string;
         };
         LogoutSsoRequest: {
-            /** @description Where the provider sends the browser afterwards, with `state`: a URL of the dashboard, which must be registered with the provider. Empty: the browser stays at the provider. */
+            /** @description Where the provider sends the browser afterwards, with `state`: a URL of the dashboard, which must be registered with the provider. Unset or empty: the browser stays at the provider. */
             redirect_uri?: string;
         };
         LogoutSsoResponse: {
@@ -6645,7 +6645,7 @@ export interface components {
         };
         RevokeAllSessionsRequest: {
             /**
-             * @description Empty means the caller, whose current session then continues.
+             * @description Unset or empty means the caller, whose current session then continues.
              * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
              */
             user_id?: string;
@@ -9266,7 +9266,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 /**
                  * @example {
@@ -11298,7 +11298,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 /**
                  * @example {

@@ -250,6 +250,22 @@ export async function useRecoveryCode(tx: Transaction, userId: string, hash: Buf
   await tx.query('DELETE FROM recovery_codes WHERE user_id = $1 AND code_hash = $2', [userId, hash]);
 }
 
+/** Returns the users of an e-mail address, of a tenant or of all (null), with so many failed attempts or more, and locks these. */
+export async function lockDelayedFactors(
+  tx: Transaction,
+  email: string,
+  tenantId: string | null,
+  failures: number,
+): Promise<string[]> {
+  const { rows } = await tx.query<{ user_id: string }>(
+    `SELECT user_id FROM second_factors f JOIN users u USING (user_id)
+     WHERE lower(email) = lower($1) AND ($2::text IS NULL OR u.tenant_id = $2) AND f.failures >= $3
+     ORDER BY user_id FOR UPDATE OF f`,
+    [email, tenantId, failures],
+  );
+  return rows.map((row) => row.user_id);
+}
+
 /** Records failed attempts, none after a success. */
 export async function storeFailures(
   tx: Transaction,
