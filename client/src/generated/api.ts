@@ -1137,7 +1137,7 @@ export interface paths {
          * Rotate device credentials
          * @description `RotateDeviceCredentials` issues new credentials of the device's type, whose secrets are shown only in this response. The old ones stop working immediately or after the grace period.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["RotateDeviceCredentials"];
         delete?: never;
@@ -1873,7 +1873,7 @@ export interface paths {
          * Create template
          * @description `CreateTemplate` creates a provisioning template. The response is the only place where its key appears.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateTemplate"];
         delete?: never;
@@ -1911,7 +1911,7 @@ export interface paths {
          * Update template
          * @description `UpdateTemplate` changes the fields given in the body; the key stays the same.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateTemplate"];
         trace?: never;
@@ -1951,7 +1951,7 @@ export interface paths {
          * Rotate template key
          * @description `RotateTemplateKey` returns a new provisioning key, shown only in this response; the old one stops working.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["RotateTemplateKey"];
         delete?: never;

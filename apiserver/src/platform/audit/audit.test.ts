@@ -310,6 +310,34 @@ describe('the audit log', function () {
     expect(await list('acme', { action: 'ProvisioningService/ClaimDevice' })).to.have.length(1);
   });
 
+  it('records those of others although an actor goes on whose attempts are not recorded any more', async () => {
+    let now = 0;
+    const flooded = new AuditTrail({
+      database: test.database,
+      clock: { now: () => now },
+      logger,
+      metrics: createMetrics(),
+    });
+    const refused = { ...facts, result: 'PERMISSION_DENIED' };
+    const stranger = {
+      ...refused,
+      actor: { kind: 'public', id: '', name: '' },
+      action: 'ProvisioningService/ClaimDevice',
+    };
+    for (let minute = 0; minute < 4; minute += 1) {
+      now = minute * 60_000;
+      for (let attempt = 0; attempt < 2000; attempt += 1) flooded.note(stranger);
+      flooded.note({ ...refused, requestId: String(minute) });
+    }
+    await flooded.close();
+    // All but the one of the minute in which those of the stranger are recorded.
+    expect((await list('acme', { actor: 'u1' })).map(({ requestId }) => requestId).sort()).to.deep.equal([
+      '1',
+      '2',
+      '3',
+    ]);
+  });
+
   it('takes refused reads of long ids that differ late for repetitions', async () => {
     const read = { ...facts, action: 'AuthService/GetUser', result: 'PERMISSION_DENIED' };
     for (const id of ['x'.repeat(64), `${'x'.repeat(64)}1`, `${'x'.repeat(64)}2`, `${'x'.repeat(63)}3`])
