@@ -118,7 +118,9 @@ export async function checkSuppliedAuthority(
     expiresAt: certificate!.validToDate,
   };
   await openAuthority(stored).catch(() => {
-    throw invalidArgument('private_key must be of the type P-256, P-384, Ed25519 or RSA with 2048 to 4096 bits and a public exponent of at most 32');
+    throw invalidArgument(
+      'private_key must be of the type P-256, P-384, Ed25519 or RSA with 2048 to 4096 bits and a public exponent of at most 32',
+    );
   });
   return stored;
 }
