@@ -47,6 +47,9 @@ export interface PublishedKey {
   readonly use: 'sig';
 }
 
+/** What a key is for: it will sign, it signs, or it only verifies what it has signed. */
+export type KeyState = 'next' | 'signing' | 'retiring';
+
 /** Returns the key that signs at a time: the newest that may. `keys` are in order of signsFrom. */
 export const signingKey = <Key extends Pick<RingKey, 'signsFrom'>>(keys: readonly Key[], now: number): Key =>
   keys.findLast(({ signsFrom }) => signsFrom <= now) ?? keys[0]!;
@@ -116,11 +119,18 @@ export class KeyRing {
 
   /** Returns the public keys that verify now or will soon. */
   async published(): Promise<PublishedKey[]> {
-    const keys = verifyingKeys(await this.load(), this.parts.clock.now());
+    return (await this.listed()).map(({ key }) => key);
+  }
+
+  /** Returns the public keys that verify now or will soon, oldest first, each with what it is for. */
+  async listed(): Promise<{ key: PublishedKey; state: KeyState }[]> {
+    const [keys, now] = [await this.load(), this.parts.clock.now()];
+    const signing = signingKey(keys, now);
     return Promise.all(
-      keys.map(async ({ keyId, publicKey }) => {
-        const { x = '' } = await exportJWK(publicKey);
-        return { kty: 'OKP', crv: 'Ed25519', x, kid: keyId, alg: 'EdDSA', use: 'sig' } as const;
+      verifyingKeys(keys, now).map(async (one) => {
+        const { x = '' } = await exportJWK(one.publicKey);
+        const state = one === signing ? 'signing' : one.signsFrom > now ? 'next' : 'retiring';
+        return { key: { kty: 'OKP', crv: 'Ed25519', x, kid: one.keyId, alg: 'EdDSA', use: 'sig' } as const, state };
       }),
     );
   }
