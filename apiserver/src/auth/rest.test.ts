@@ -262,6 +262,23 @@ describe('auth and devices over REST', () => {
     expect((await makeKey(verified.body['access_token'] as string)).status, 'after signing in again').to.equal(200);
   });
 
+  it('asks users without a second factor for a recent sign-in before they enroll the first one', async () => {
+    const user = await signIn();
+    clock.advance(15 * 60_000);
+    const refreshed = await ask('POST', 'auth/refresh', { refresh_token: user.refreshToken });
+    const old = refreshed.body['access_token'] as string;
+    for (const path of ['totp', 'totp/confirm', 'webauthn/register/begin', 'webauthn/register/finish']) {
+      const refused = await ask('POST', `auth/mfa/${path}`, {}, old);
+      expect([path, refused.status, refused.body['code']]).to.deep.equal([path, 401, 'UNAUTHENTICATED']);
+      expect(refused.headers.get('www-authenticate')).to.equal(
+        'Bearer error="insufficient_user_authentication", error_description="sign in again: this call needs a sign-in within the last 15 minutes", max_age=900',
+      );
+    }
+    expect((await ask('GET', 'auth/mfa', undefined, old)).status).to.equal(200);
+    const again = await ask('POST', 'auth/login', { email: user.email, password });
+    expect((await ask('POST', 'auth/mfa/totp', {}, again.body['access_token'] as string)).status).to.equal(200);
+  });
+
   it('registers a security key and signs in with it', async () => {
     const { token, email } = await signIn();
     const key = new VirtualAuthenticator('https://kellet.test');

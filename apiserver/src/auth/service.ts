@@ -318,6 +318,7 @@ function validateTokenResponse(
           customerId: caller.customerId,
           mustEnroll: caller.mustEnroll ?? false,
           stepUpUntil: caller.stepUpUntil === undefined ? undefined : timestampFromMs(caller.stepUpUntil * 1000),
+          enrollUntil: caller.enrollUntil === undefined ? undefined : timestampFromMs(caller.enrollUntil * 1000),
           limitedGrants: caller.limitedGrants.map(({ scopes, deviceGroupIds }) => ({
             scopes: [...scopes],
             deviceGroupIds: [...deviceGroupIds],

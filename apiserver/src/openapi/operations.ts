@@ -57,6 +57,7 @@ const customerAccess: Partial<Record<CustomerAccess, readonly [value: string, se
 };
 
 const aboutStepUp = `Users with a second factor must have signed in with it within the last ${stepUpMinutes} minutes (401 with \`insufficient_user_authentication\`).`;
+const aboutEnrollment = 'Users who enroll their first second factor must have signed in within that time.';
 
 const text: JsonObject = { type: 'string' };
 const redirectTo = (description: string): JsonObject => ({
@@ -119,7 +120,14 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     description: [
       comment.replace(`${method.name} `, (name) => `\`${name.trim()}\` `),
       access.planned ? 'Planned: not implemented yet, returns 501.' : '',
-      [who, aboutCustomers, access.stepUp ? aboutStepUp : ''].filter(Boolean).join(' '),
+      [
+        who,
+        aboutCustomers,
+        access.stepUp ? aboutStepUp : '',
+        access.stepUp && access.beforeEnrollment ? aboutEnrollment : '',
+      ]
+        .filter(Boolean)
+        .join(' '),
     ]
       .filter(Boolean)
       .join('\n\n'),

@@ -60,6 +60,11 @@ export interface Caller {
    * need none (the caller has no second factor).
    */
   readonly stepUpUntil?: number;
+  /**
+   * Seconds since 1970 at which the sign-in of a user without a second factor stops being recent enough to enroll one; absent for
+   * other callers.
+   */
+  readonly enrollUntil?: number;
 }
 
 /** The caller of a route that needs no credential. */

@@ -499,7 +499,7 @@ export interface paths {
          * Enroll TOTP
          * @description `EnrollTotp` starts the enrollment of an authenticator app.
          *
-         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`). Users who enroll their first second factor must have signed in within that time.
          */
         post: operations["EnrollTotp"];
         /**
@@ -527,7 +527,7 @@ export interface paths {
          * Confirm TOTP
          * @description `ConfirmTotp` completes the enrollment with a first code and returns the recovery codes, which are shown only once.
          *
-         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`). Users who enroll their first second factor must have signed in within that time.
          */
         post: operations["ConfirmTotp"];
         delete?: never;
@@ -549,7 +549,7 @@ export interface paths {
          * Begin WebAuthn registration
          * @description `BeginWebauthnRegistration` starts the enrollment of a security key or passkey.
          *
-         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`). Users who enroll their first second factor must have signed in within that time.
          */
         post: operations["BeginWebauthnRegistration"];
         delete?: never;
@@ -571,7 +571,7 @@ export interface paths {
          * Finish WebAuthn registration
          * @description `FinishWebauthnRegistration` completes the enrollment with the authenticator's response. For a user's first factor it also returns recovery codes, which are shown only once.
          *
-         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`). Users who enroll their first second factor must have signed in within that time.
          */
         post: operations["FinishWebauthnRegistration"];
         delete?: never;
@@ -8081,6 +8081,11 @@ export interface components {
              * @description When the caller's last sign-in stops being recent enough for methods with Access.step_up; unset means that the caller has no second factor, and those methods need none.
              */
             step_up_until?: string;
+            /**
+             * Format: date-time
+             * @description When the last sign-in of a caller without a second factor stops being recent enough to enroll one.
+             */
+            enroll_until?: string;
         };
         /**
          * @description - `user`: A person with an access token.

@@ -178,7 +178,6 @@ function callerOfKey(key: KeyState, hash: Buffer): Caller {
 
 function callerOfSession(session: SessionState, hash: Buffer, expiresAt: number): Caller {
   const mustEnroll = mustEnrollFirst(session);
-  const until = stepUpUntil(session);
   return {
     kind: session.tenant_id === null ? 'platform' : 'user',
     tenantId: session.tenant_id ?? '',
@@ -192,6 +191,6 @@ function callerOfSession(session: SessionState, hash: Buffer, expiresAt: number)
     ipAllowlist: session.tenant_ip_allowlist ?? [],
     expiresAt,
     ...(mustEnroll ? { mustEnroll } : {}),
-    ...(until === undefined ? {} : { stepUpUntil: until }),
+    ...stepUpUntil(session),
   };
 }

@@ -7,12 +7,13 @@ describe('how long a sign-in counts as recent', () => {
     stepUpUntil({ mfa_enrolled: enrolled, aal, authenticated_at: new Date(signedInAt) });
 
   it('is fifteen minutes with a second factor, and not at all without the one that the user has', () => {
-    expect(until(true, 'aal2')).to.equal(signedInAt / 1000 + 900);
-    expect(until(true, 'aal1')).to.equal(0);
+    expect(until(true, 'aal2')).to.deep.equal({ stepUpUntil: signedInAt / 1000 + 900 });
+    expect(until(true, 'aal1')).to.deep.equal({ stepUpUntil: 0 });
   });
 
-  it('is for ever if the user has no second factor', () => {
-    expect(until(false, 'aal1')).to.equal(undefined);
-    expect(until(false, 'aal2')).to.equal(undefined);
+  it('matters only for the enrollment of one if the user has no second factor', () => {
+    for (const aal of ['aal1', 'aal2'] as const) {
+      expect(until(false, aal)).to.deep.equal({ enrollUntil: signedInAt / 1000 + 900 });
+    }
   });
 });

@@ -109,7 +109,7 @@ export class Admission {
   private authorize(access: Access, caller: Caller, address: string): void {
     const refusal = authorize(access, caller, address);
     if (refusal !== undefined) throw permissionDenied(refusal);
-    if (needsStepUp(access, caller, this.clock.now())) throw new StepUpRequired();
+    if (needsStepUp(access, caller, this.clock.now())) throw new StepUpRequired(caller.stepUpUntil !== undefined);
   }
 
   /**

@@ -428,6 +428,7 @@ export function identityOf(
       ...(grant.credentialId === '' ? {} : { credentialId: grant.credentialId }),
       ...(grant.mustEnroll ? { mustEnroll: true } : {}),
       ...(grant.stepUpUntil ? { stepUpUntil: Math.floor(timestampMs(grant.stepUpUntil) / 1000) } : {}),
+      ...(grant.enrollUntil ? { enrollUntil: Math.floor(timestampMs(grant.enrollUntil) / 1000) } : {}),
     },
   };
 }

@@ -119,6 +119,17 @@ describe('authorisation', () => {
     });
   }
 
+  for (const [what, beforeEnrollment, enrollUntil, want] of [
+    ['is asked of a user who enrolls the first one', true, 1000, true],
+    ['suffices to enroll the first one until its time', true, 1001, false],
+    ['is not asked of a user without one for other methods', false, 0, false],
+  ] as const) {
+    it(`a recent sign-in ${what}`, () => {
+      const rule = create(AccessSchema, { callers: [C.USER], stepUp: true, beforeEnrollment });
+      expect(needsStepUp(rule, { ...user, enrollUntil }, 1_000_000)).to.equal(want);
+    });
+  }
+
   describe('of a user of a customer', () => {
     const limited = { ...user, customerId: 'c1' };
     for (const [name, allowed] of [

@@ -48,9 +48,12 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
 
 const everyScopeRequired = 'every scope of the tenant is required, as a tenant_admin holds them';
 
-/** Reports whether a caller must sign in again, with a second factor, before making a call. */
-export const needsStepUp = (access: Access, caller: Caller, milliseconds: number): boolean =>
-  access.stepUp && caller.stepUpUntil !== undefined && caller.stepUpUntil * 1000 <= milliseconds;
+/** Reports whether a caller must sign in again before making a call, with a second factor if there is one. */
+export function needsStepUp({ stepUp, beforeEnrollment }: Access, caller: Caller, milliseconds: number): boolean {
+  if (!stepUp) return false;
+  const until = caller.stepUpUntil ?? (beforeEnrollment ? caller.enrollUntil : undefined);
+  return until !== undefined && until * 1000 <= milliseconds;
+}
 
 /** Methods that say nothing are not. */
 const isForCustomers = ({ customerAccess }: Access): boolean =>

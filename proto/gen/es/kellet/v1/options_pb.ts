@@ -76,7 +76,8 @@ export type Access = Message<"kellet.v1.Access"> & {
 
   /**
    * Whether a user with a second factor must have signed in with it within the last 15 minutes. Set on methods that
-   * grant access or change who has it, send data elsewhere, or change many devices at once. Users without a second factor may call them at any time.
+   * grant access or change who has it, send data elsewhere, or change many devices at once. Users without a second factor may call them at any time, but must have signed in within the last 15
+   * minutes to enroll one (methods with before_enrollment).
    *
    * @generated from field: bool step_up = 9;
    */
