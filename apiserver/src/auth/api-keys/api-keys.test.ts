@@ -8,6 +8,7 @@ import {
 import { expect } from 'chai';
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
+import { allScopes } from '../../platform/scopes.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { mintDeviceKey } from '../device-credentials/device-keys.ts';
@@ -161,6 +162,36 @@ describe('API keys', () => {
     await at.call(method.deleteApiKey, { keyId: limited.keyId }, caller, context);
     expect(await codeOf(make(service, {}))).to.equal('UNAUTHENTICATED');
   });
+
+  for (const [name, limit] of [
+    ['addresses', { ipAllowlist: ['10.0.0.0/8'] }],
+    ['a time', { expiresInSeconds: 60 }],
+  ] satisfies [string, MessageInitShape<typeof method.createApiKey.input>][]) {
+    it(`neither make nor change users, groups and providers if they are limited to ${name}: sessions would have no such limit`, async () => {
+      const { caller, user } = await at.signedIn();
+      const issuer = 'https://login.example.com';
+      const settings = { issuer, clientId: 'kellet', clientSecret: 'secret', allowedDomains: ['example.com'] };
+      const provider = name.replace(' ', '-');
+      await at.call(method.createSsoProvider, { provider, ...settings }, caller, context);
+      const group = await at.call(method.createGroup, { name: newId(), scopes: ['rpc:read'] }, caller, context);
+      const limited = await make(caller, { scopes: [...allScopes], ...limit });
+      const service = await at.auth.authenticate(limited.apiKey!, '10.1.2.3');
+      const mask = (path: string) => ({ updateMask: { paths: [path] } });
+      const { user_id: userId } = user;
+      const { groupId } = group;
+      const calls = [
+        at.call(method.createUser, { email: `${newId()}@test`, role: User_Role.viewer, password }, service, context),
+        at.call(method.updateUser, { userId, password, ...mask('password') }, service, context),
+        at.call(method.createGroup, { name: newId(), scopes: ['rpc:read'] }, service, context),
+        at.call(method.updateGroup, { groupId, scopes: ['rpc:write'], ...mask('scopes') }, service, context),
+        at.call(method.addGroupMembers, { groupId, userIds: [userId] }, service, context),
+        at.call(method.createSsoProvider, { provider: 'another', ...settings }, service, context),
+        at.call(method.updateSsoProvider, { provider, issuer, ...mask('issuer') }, service, context),
+      ];
+      for (const refused of await Promise.all(calls.map(refusal)))
+        expect(refused.message).to.contain('must not create or change users');
+    });
+  }
 
   for (const [name, fields] of [
     ['no scope', { scopes: [] }],
