@@ -96,4 +96,11 @@ describe('findSecret', () => {
     expect(await find(text)).to.deep.equal({ metadata: { name: 'keys' }, data: { key: text } });
     expect(await find('x'.repeat(200_000))).to.equal('tooLarge');
   });
+
+  it('asks for no name that no Secret can have, which would lead elsewhere', async () => {
+    const client = { find: () => Promise.reject(new Error('asked')) };
+    for (const name of ['..', '.', '../../kube-system/secrets/key', 'a/b', 'a\0', '']) {
+      expect(await findSecret(client, 'ns', name), name).to.equal(undefined);
+    }
+  });
 });

@@ -56,12 +56,16 @@ function toRoleBinding(tenant: Tenant, namespace: string, role: string, subject:
 /** Bytes of a Secret that is read, at most: a key or a password needs few, and many at once would take much memory. */
 const secretBytes = 128 * 1024;
 
+/** Names that a Secret can have. Others come from specs too: `..` would lead to another object, `a/b` to a permission that nobody has. */
+const secretName = /^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$/;
+
 /** Reads a Secret. Returns undefined if it does not exist, and `tooLarge` if it is larger than any that is needed. */
 export async function findSecret(
   client: Pick<KubernetesClient, 'find'>,
   namespace: string,
   name: string,
 ): Promise<Secret | 'tooLarge' | undefined> {
+  if (!secretName.test(name)) return undefined;
   try {
     return await client.find<Secret>(secrets, namespace, name, undefined, secretBytes);
   } catch (error) {

@@ -363,6 +363,18 @@ describe('a credential', () => {
     }
   });
 
+  /** Resolves once the second gateway receives revocations again. */
+  const restore = async (): Promise<void> => {
+    proxy.restore();
+    await eventually(async () => {
+      const { token } = await signIn();
+      await ask(gateways[1]!, token);
+      const before = validations;
+      await ask(gateways[1]!, token);
+      return validations === before;
+    });
+  };
+
   it('ends also while a gateway cannot receive revocations, which caches nothing until it can', async function () {
     this.timeout(15_000);
     const { token, caller } = await signIn();
@@ -379,14 +391,24 @@ describe('a credential', () => {
     await call(method.logout, {}, caller);
     // This gateway's auth service still reaches the database.
     expect((await ask(cutOff, token)).status).to.equal(401);
-    proxy.restore();
-    await eventually(async () => {
-      const other = await signIn();
-      await ask(cutOff, other.token);
-      const before = validations;
-      await ask(cutOff, other.token);
-      return validations === before;
-    });
+    await restore();
+  });
+
+  it('ends also with its open calls while a gateway cannot receive revocations for long', async function () {
+    this.timeout(15_000);
+    const { deviceId, token, path } = await deviceKey();
+    proxy.cut();
+    const poll = ask(gateways[1]!, token, `${path}?wait_seconds=60`);
+    const grpcPoll = pollByGrpc(gateways[1]!, token, deviceId);
+    // What losing the connection makes due has been looked at.
+    await sleep(5 * heartbeatMilliseconds);
+    await one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, [deviceId]));
+    const started = performance.now();
+    // This gateway's auth service still reaches the database.
+    expect((await poll).status).to.equal(401);
+    expect(await grpcPoll).to.equal(status.UNAUTHENTICATED);
+    expect(performance.now() - started).to.be.below(8000);
+    await restore();
   });
 
   it('ends also when the network drops the announcement silently', async function () {

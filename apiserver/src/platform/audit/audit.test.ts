@@ -132,6 +132,17 @@ describe('the audit log', function () {
     expect(rows[0]!.subject).to.match(/^audit\.event\.other\.[0-9a-f-]{36}$/);
   });
 
+  it('is published with the time at which each event happened', async () => {
+    const happened = Date.UTC(2026, 0, 2, 3, 4, 5, 678);
+    const record = auditRecord(facts, '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30', happened);
+    await test.database.system((tx) => insertPending(tx, [record]));
+    await list();
+    const { rows } = await test.database.system((tx) => tx.query<{ payload: string }>('SELECT payload FROM outbox'));
+    const time = new Date(happened).toISOString();
+    const [event] = rows.map(({ payload }) => JSON.parse(payload) as { time: string; data: { time: string } });
+    expect([event!.time, event!.data.time]).to.deep.equal([time, time]);
+  });
+
   it('keeps one copy of an event that was written twice', async () => {
     const record = auditRecord(facts, '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30', Date.now());
     await test.database.system((tx) => insertPending(tx, [record, record]));

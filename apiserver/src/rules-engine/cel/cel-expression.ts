@@ -31,7 +31,11 @@ export interface Bindings {
 export type Outcome = boolean | { readonly error: string };
 
 /** An expression that can be evaluated. */
-export type Compiled = (bindings: Bindings) => Outcome;
+export interface Compiled {
+  (bindings: Bindings): Outcome;
+  /** Estimated steps of an evaluation, at most. */
+  readonly cost: number;
+}
 
 const point: Readonly<Record<string, Type>> = {
   numeric: mapOf('double'),
@@ -71,14 +75,14 @@ export function compile(text: string): { readonly evaluate: Compiled } | { reado
   const offsets = sourceInfo?.positions ?? {};
   const place = (id: bigint): Pick<ExpressionError, 'line' | 'column'> =>
     placeOf(text, offsets[String(id) as keyof typeof offsets] ?? 0);
-  const problems = problemsOf(expr);
+  const { problems, cost } = judge(expr);
   if (problems.length > 0) {
     const errors = problems.map(({ id, message }) => ({ ...place(id), message }));
     errors.sort((one, other) => one.line - other.line || one.column - other.column);
     return { errors: errors.slice(0, maxErrors) };
   }
   const run = plan(env, expr);
-  const evaluate: Compiled = (bindings) => {
+  const evaluate = (bindings: Bindings): Outcome => {
     beginEvaluation();
     const result = withoutStacks(() => run(bindings as unknown as Record<string, CelInput>));
     if (typeof result === 'boolean') return result;
@@ -87,7 +91,7 @@ export function compile(text: string): { readonly evaluate: Compiled } | { reado
     const message = result.message.slice(0, 400);
     return { error: at ? `line ${at.line}, column ${at.column}: ${message}` : message };
   };
-  return { evaluate };
+  return { evaluate: Object.assign(evaluate, { cost }) };
 }
 
 /** Runs an evaluation, each error of which would take ten times as long with its stack. */
@@ -115,11 +119,14 @@ function parseText(text: string): ReturnType<typeof parse> | { errors: Expressio
   }
 }
 
-function problemsOf(expr: Expr): readonly Problem[] {
+/** Returns what is wrong with an expression, and what an evaluation costs if nothing is. */
+function judge(expr: Expr): { readonly problems: readonly Problem[]; readonly cost: number } {
   const checker = new TypeCheck(env, variables);
   const type = checker.check(expr);
-  if (checker.problems.length > 0) return checker.problems;
-  if (!fits(type, 'bool')) return [{ id: expr.id, message: `the result is ${nameOf(type)}, not bool` }];
+  if (checker.problems.length > 0) return { problems: checker.problems, cost: 0 };
+  if (!fits(type, 'bool')) {
+    return { problems: [{ id: expr.id, message: `the result is ${nameOf(type)}, not bool` }], cost: 0 };
+  }
   const found: Problem[] = [];
   let folded = 0;
   const cost = costOf(expr, (call) => {
@@ -134,7 +141,7 @@ function problemsOf(expr: Expr): readonly Problem[] {
     if (problem !== undefined) found.push({ id: call.args.at(-1)!.id, message: problem });
   });
   if (cost > maxCost) found.push({ id: expr.id, message: `an evaluation may cost ${cost} steps, at most ${maxCost}` });
-  return found;
+  return { problems: found, cost };
 }
 
 /** Returns the line and column of an offset in UTF-16 units; the parser's offsets may include the space before a token. */

@@ -74,5 +74,5 @@ function compileStored(text: string): Compiled {
   const compiled = compile(text);
   if (!('errors' in compiled)) return compiled.evaluate;
   const [{ line, column, message }] = compiled.errors as [(typeof compiled.errors)[number]];
-  return () => ({ error: `line ${line}, column ${column}: ${message}` });
+  return Object.assign(() => ({ error: `line ${line}, column ${column}: ${message}` }), { cost: 1 });
 }

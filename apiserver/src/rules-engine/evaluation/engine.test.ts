@@ -4,6 +4,7 @@ import { createProfileReader } from '../../device-link/provisioning/profiles.ts'
 import { DeviceDirectory } from '../../device-registry/devices/directory.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { feed, TestRules } from '../testing/test-rules.ts';
 import { RuleEngine } from './engine.ts';
 
@@ -119,5 +120,54 @@ describe('the evaluation of rules that take long', function () {
     const { matches, lastError } = await rules.getRule(rising.ruleId);
     expect(matches).to.equal(2 * 7);
     expect(lastError).to.equal('');
+  });
+
+  it('does not keep the points of other tenants waiting, however long a batch takes', async () => {
+    const { database } = rules.test;
+    const directory = new DeviceDirectory(database, createProfileReader(database));
+    const [begun, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const engine = new RuleEngine({
+      ...{ database, clock: rules.clock, logger: createLogger('silent'), metrics: createMetrics() },
+      queued: () => undefined,
+      devices: {
+        lookup: async (tenantId, ids) => {
+          if (tenantId === 'acme') {
+            begun.resolve();
+            await released.promise;
+          }
+          return directory.lookup(tenantId, ids);
+        },
+      },
+    });
+    const device = await rules.makeDevice({}, 'other');
+    const rule = await rules.makeRule({}, 'other');
+    await feed(database, 'acme', await rules.makeDevice(), [{ at: 0, numeric: { t: 31 } }]);
+    engine.start();
+    try {
+      await begun.promise;
+      await feed(database, 'other', device, [{ at: 0, numeric: { t: 31 } }]);
+      await eventually(async () => (await rules.getRule(rule.ruleId, 'other')).matches === 1);
+    } finally {
+      released.resolve();
+      await engine.stop();
+    }
+  });
+
+  it('evaluates no rules of a device beyond what a point may cost in all', async () => {
+    const { database } = rules.test;
+    const devices = new DeviceDirectory(database, createProfileReader(database));
+    const parts = { database, clock: rules.clock, logger: createLogger('silent'), metrics: createMetrics() };
+    const engine = new RuleEngine({ ...parts, devices, queued: () => undefined });
+    const device = await rules.makeDevice({}, 'other');
+    const isDear = `string.exists(k, [1, 2, 3, 4, 5, 6, 7, 8].exists(n, ${Array(11).fill('int(string[k]) == 1').join(' || ')}))`;
+    for (let count = 0; count < 60; count += 1) await rules.makeRule({ expression: isDear }, 'other');
+    const last = await rules.makeRule({}, 'other');
+    await feed(database, 'other', device, [{ at: 10, numeric: { t: 31 } }]);
+    expect(await engine.evaluateTenant('other')).to.equal(true);
+    const { matches, lastError } = await rules.getRule(last.ruleId, 'other');
+    expect(matches).to.equal(0);
+    expect(lastError).to.equal(
+      'the rules that come before this one for a device cost 5000000 steps, the most for a point',
+    );
   });
 });

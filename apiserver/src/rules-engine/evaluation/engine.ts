@@ -57,7 +57,7 @@ const pollMilliseconds = 2000;
 /** How long a tenant is left to another process that evaluates its points. */
 const leaveMilliseconds = 200;
 /** Tenants whose points are evaluated concurrently. */
-const lanes = 4;
+const tenantsAtOnce = 4;
 /** A tenant whose evaluation failed is left alone for this long, so that the others are not delayed. */
 const failureMilliseconds = 5_000;
 const purgeMilliseconds = 60_000;
@@ -69,18 +69,21 @@ export class RuleEngine {
   private readonly retryAt = new Map<string, number>();
   private readonly evaluations: Counter<'result'>;
   private readonly seconds: Histogram;
+  private readonly evaluation: Loop;
   private readonly loops: readonly Loop[];
+  /** Tenants whose points are being evaluated. */
+  private readonly running = new Map<string, Promise<void>>();
   /** The last tenant that was looked at. */
   private after = '';
 
   constructor(parts: EngineParts) {
     this.parts = parts;
     const { database, logger, metrics } = parts;
-    const evaluation = new Loop(logger, 'evaluation of rules', pollMilliseconds, (signal) => this.evaluateNext(signal));
-    const wake = () => evaluation.wakeIn(gatherMilliseconds);
+    this.evaluation = new Loop(logger, 'evaluation of rules', pollMilliseconds, (signal) => this.evaluateNext(signal));
+    const wake = () => this.evaluation.wakeIn(gatherMilliseconds);
     database.listen([rulePointsChannel], wake, wake);
     this.loops = [
-      evaluation,
+      this.evaluation,
       new Loop(logger, 'purge of deleted rules', purgeMilliseconds, () => database.system(purgeDeletedRule)),
     ];
     this.evaluations = counter(metrics, 'kellet_rule_evaluations_total', 'Evaluations of rules by result.', ['result']);
@@ -102,31 +105,39 @@ export class RuleEngine {
   /** Resolves when the running batches have ended. */
   async stop(): Promise<void> {
     await Promise.all(this.loops.map((loop) => loop.stop()));
+    await Promise.all(this.running.values());
   }
 
-  /** Evaluates a batch of each of the next tenants with points. Returns whether there were any. */
-  private async evaluateNext(signal: AbortSignal): Promise<boolean> {
+  /**
+   * Begins to evaluate a batch of each of the next tenants with points. It waits for none of them but for room, so that a long batch
+   * holds up only its own tenant; each that ends looks for more.
+   */
+  private async evaluateNext(signal: AbortSignal): Promise<void> {
     const found = await this.parts.database.systemRead((tx) => tenantsWithPoints(tx, this.after));
     this.after = found.length === 100 ? found.at(-1)! : '';
     const now = performance.now();
-    const tenants = found.filter((tenantId) => (this.retryAt.get(tenantId) ?? 0) <= now);
-    const waiting = tenants[Symbol.iterator]();
-    // Each lane takes the next tenant, so that a long batch holds up only its own.
-    await Promise.all(Array.from({ length: lanes }, () => this.lane(waiting, signal)));
-    return tenants.length > 0;
+    const isDue = (tenantId: string): boolean =>
+      !this.running.has(tenantId) && (this.retryAt.get(tenantId) ?? 0) <= now;
+    for (const tenantId of found.filter(isDue)) {
+      while (this.running.size >= tenantsAtOnce) await Promise.race(this.running.values());
+      if (signal.aborted) return;
+      this.running.set(tenantId, this.evaluateOnce(tenantId));
+    }
+    // Those behind the last one.
+    if (this.after !== '') this.evaluation.wake();
   }
 
-  private async lane(tenants: Iterator<string>, signal: AbortSignal): Promise<void> {
-    for (let next = tenants.next(); !next.done && !signal.aborted; next = tenants.next()) {
-      const tenantId = next.value;
-      try {
-        // Another process may hold the tenant's lock: do not ask again at once.
-        if (!(await this.evaluateTenant(tenantId))) this.retryAt.set(tenantId, performance.now() + leaveMilliseconds);
-        else this.retryAt.delete(tenantId);
-      } catch (error) {
-        this.retryAt.set(tenantId, performance.now() + failureMilliseconds);
-        this.parts.logger.error({ err: error, tenantId }, 'rules could not be evaluated');
-      }
+  private async evaluateOnce(tenantId: string): Promise<void> {
+    try {
+      // Another process may hold the tenant's lock: do not ask again at once.
+      if (!(await this.evaluateTenant(tenantId))) this.retryAt.set(tenantId, performance.now() + leaveMilliseconds);
+      else this.retryAt.delete(tenantId);
+    } catch (error) {
+      this.retryAt.set(tenantId, performance.now() + failureMilliseconds);
+      this.parts.logger.error({ err: error, tenantId }, 'rules could not be evaluated');
+    } finally {
+      this.running.delete(tenantId);
+      this.evaluation.wake();
     }
   }
 

@@ -71,6 +71,15 @@ const maxActionBytes = 32 * 1024 * 1024;
 /** Bytes of alarms that a batch raises and clears: each is written and announced. A single point may exceed it. */
 const maxAlarmBytes = 2 * 1024 * 1024;
 
+/**
+ * Steps of the rules that apply to a device, for a point: those of 1,000 rules that each iterate over all values. A point is evaluated
+ * by all rules in one transaction, so that the rules beyond are not evaluated.
+ */
+const maxPointCost = 5_000_000;
+const tooDear = {
+  error: `the rules that come before this one for a device cost ${maxPointCost} steps, the most for a point`,
+};
+
 /** The bytes of an event besides the details of the alarm, at most. */
 const eventBytes = 1024;
 const maxDetailsBytes = 8192;
@@ -135,6 +144,8 @@ const appliesTo = (
 class DeviceEvaluation {
   private readonly device: DeviceFacts;
   private readonly rules: readonly CompiledRule[];
+  /** Those for which there are no steps left. */
+  private readonly beyond: ReadonlySet<CompiledRule>;
   private readonly input: BatchInput;
   private readonly output: BatchOutput;
   private readonly reports: Map<string, { matches: number; error: string }>;
@@ -155,6 +166,8 @@ class DeviceEvaluation {
   ) {
     this.device = device;
     this.rules = rules;
+    let cost = 0;
+    this.beyond = new Set(rules.filter((rule) => (cost += costOf(rule)) > maxPointCost));
     this.input = input;
     this.output = output;
     this.reports = reports;
@@ -192,8 +205,9 @@ class DeviceEvaluation {
   private evaluate(rule: CompiledRule, time: bigint, payload: StoredPayload, bindings: ReturnType<typeof bind>): void {
     const { rule_id: ruleId } = rule.row;
     const alarm = this.open.get(ruleId);
-    const matches = rule.matches(bindings);
-    const clears = alarm && rule.clears?.(bindings);
+    const isBeyond = this.beyond.has(rule);
+    const matches = isBeyond ? tooDear : rule.matches(bindings);
+    const clears = alarm && !isBeyond ? rule.clears?.(bindings) : undefined;
     const failure = [matches, clears].find((outcome) => typeof outcome === 'object');
     const report = this.reports.get(ruleId) ?? { matches: 0, error: '' };
     report.error = failure?.error ?? '';
@@ -283,6 +297,8 @@ class DeviceEvaluation {
     }
   }
 }
+
+const costOf = ({ matches, clears }: CompiledRule): number => matches.cost + (clears?.cost ?? 0);
 
 const decided = (outcome: boolean | object | undefined): boolean | undefined =>
   typeof outcome === 'boolean' ? outcome : undefined;

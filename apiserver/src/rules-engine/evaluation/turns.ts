@@ -5,8 +5,6 @@ import { sleep } from '../../platform/clock.ts';
 /** A turn lasts so many evaluations, or so long if they are expensive. */
 const evaluationsPerTurn = 500;
 const turnMilliseconds = 5;
-/** Evaluations between two looks at the clock. */
-const evaluationsPerLook = 4;
 
 /** How long a batch evaluates. What is left of it waits until other tenants have had their turn. */
 const batchMilliseconds = 1000;
@@ -30,7 +28,7 @@ export class Turns {
   /** Counts an evaluation. Returns a promise that must be awaited before the next one if a turn is over. */
   next(): Promise<void> | undefined {
     this.evaluations += 1;
-    return this.evaluations % evaluationsPerLook === 0 ? this.look() : undefined;
+    return this.look();
   }
 
   /** As next, for work that takes as long as many evaluations. */
