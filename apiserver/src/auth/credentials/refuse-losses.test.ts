@@ -13,6 +13,7 @@ import { newId } from '../../platform/ids.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { type Caller, internalContext } from '../../platform/rpc.ts';
+import { allScopes } from '../../platform/scopes.ts';
 import { outcomeOf } from '../../platform/testing/refusals.ts';
 import { ruleHandlers } from '../../rules-engine/rule-handlers.ts';
 import { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
@@ -37,6 +38,14 @@ describe('a caller that has lost rights while its call waited', () => {
   const gone = async (defender: Caller): Promise<Caller> => {
     const { caller, user } = await at.signedIn();
     await at.call(authMethod.deleteUser, { userId: user.user_id }, defender);
+    return caller;
+  };
+  /** The same of a key of a service account. */
+  const goneKey = async (defender: Caller): Promise<Caller> => {
+    const made = { name: 'key', scopes: [...allScopes] };
+    const { keyId, apiKey = '' } = await at.call(authMethod.createApiKey, made, defender);
+    const caller = await at.auth.authenticate(apiKey, '127.0.0.1');
+    await at.call(authMethod.deleteApiKey, { keyId }, defender);
     return caller;
   };
 
@@ -90,7 +99,8 @@ describe('a caller that has lost rights while its call waited', () => {
     const move = { userId: moved.user.user_id, customerId, updateMask: { paths: ['customer_id'] } };
     await at.call(authMethod.updateUser, move, defender);
 
-    expect(await outcomes(deleted)).to.deep.equal(new Set(['UNAUTHENTICATED']));
+    for (const caller of [deleted, await goneKey(defender)])
+      expect(await outcomes(caller)).to.deep.equal(new Set(['UNAUTHENTICATED']));
     expect(await outcomes(demoted.caller)).to.deep.equal(new Set(['PERMISSION_DENIED']));
     expect(await outcomeOf(call(rules.createRule, rule(), moved.caller))).to.equal('PERMISSION_DENIED');
     expect((await call(webhooks.listWebhooks, {}, defender)).webhooks.map(({ url }) => url)).to.deep.equal([
@@ -127,8 +137,10 @@ describe('a caller that has lost rights while its call waited', () => {
       ];
       return Promise.all(calls.map(outcomeOf));
     };
-    const refused = await outcomes(await gone(defender));
-    expect(refused).to.deep.equal(refused.map(() => 'UNAUTHENTICATED'));
+    for (const caller of [await gone(defender), await goneKey(defender)]) {
+      const refused = await outcomes(caller);
+      expect(refused).to.deep.equal(refused.map(() => 'UNAUTHENTICATED'));
+    }
     const allowed = await outcomes(defender);
     expect(allowed).to.deep.equal(allowed.map(() => 'OK'));
   });
