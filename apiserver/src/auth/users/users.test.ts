@@ -99,6 +99,7 @@ describe('users', () => {
       () => at.call(method.createApiKey, { name: 'k', scopes: ['users:write'] }, caller, context),
       () => at.call(method.rotateApiKey, { keyId: key.keyId }, caller, context),
       () => at.call(method.updateOwnTenant, { mfaRequired: false, ...mask('mfa_required') }, caller, context),
+      () => at.call(method.deleteLockout, { email: accomplice.email }, caller, context),
       () => at.call(method.createSsoProvider, { provider: 'second', issuer, ...settings }, caller, context),
       () => at.call(method.updateSsoProvider, { provider: 'first', issuer, ...mask('issuer') }, caller, context),
     ];
