@@ -464,6 +464,8 @@ describe('single sign-on', () => {
         outcomes.push((await callback(browser, forger.callbackUrl(location))).status);
       }
       expect(outcomes).to.deep.equal([200, 401, 401, 401, 401, 401]);
+      // A tenant has a limited number.
+      await at.ask('DELETE', `auth/sso/providers/${name}`, undefined, admin);
     } finally {
       forger.server.close();
       forger.server.closeAllConnections();
