@@ -354,6 +354,17 @@ describe('credentials of devices', function () {
     await eventually(async () => (await pending(renewed)).http === 401);
   });
 
+  it('are not renewed by the gateway of their device, which would take over its identity', async () => {
+    const [gateway, child] = [await certified(), await certified()];
+    const { hardware_id } = await operate('GET', `devices/${child.deviceId}`);
+    const connected = await rest(gateway, 'POST', `gateway/${gateway.deviceId}/connect`, { body: { hardware_id } });
+    expect(connected).to.deep.include({ http: 200, device_id: child.deviceId, created: false });
+    const body = { csr: await csrOf(await newKeys()) };
+    expect((await rest(gateway, 'POST', `devices/${child.deviceId}/credentials/renew`, { body })).http).to.equal(404);
+    expect((await pending(child)).http).to.equal(200);
+    expect((await rest(child, 'POST', `devices/${child.deviceId}/credentials/renew`, { body })).http).to.equal(200);
+  });
+
   it('are renewed until there are 80 that have not expired, which leaves room for an operator to rotate them', async () => {
     const device = await certified();
     const keys = await newKeys();

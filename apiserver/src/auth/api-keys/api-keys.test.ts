@@ -9,11 +9,13 @@ import {
 import { expect } from 'chai';
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
+import { allScopes } from '../../platform/scopes.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
-import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { codeOf, outcomeOf, refusal } from '../../platform/testing/refusals.ts';
 import { mintDeviceKey } from '../device-credentials/device-keys.ts';
 import { scopesOfRole } from '../roles/roles.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';
+import { insertTenant } from '../testing/test-fixtures.ts';
 
 describe('API keys', () => {
   const at = TestAuth.define();
@@ -187,6 +189,53 @@ describe('API keys', () => {
     expect(refused.message).to.contain('must not create or change users');
     await at.call(method.deleteApiKey, { keyId: limited.keyId }, caller, context);
     expect(await codeOf(make(service, {}))).to.equal('UNAUTHENTICATED');
+  });
+
+  it('are accepted from addresses that both they and their tenant allow', async () => {
+    await insertTenant(at.test.database, 'walled');
+    const { caller } = await at.signedIn('tenant_admin', 'walled');
+    const of = (ipAllowlist: string[]) =>
+      at.call(method.createApiKey, { name: 'key', scopes: ['devices:read'], ipAllowlist }, caller);
+    const [limited, free, elsewhere] = [
+      await of(['10.1.0.0/16', '192.0.2.0/24']),
+      await of([]),
+      await of(['192.0.2.0/24']),
+    ];
+    const allowlist = { ipAllowlist: ['10.0.0.0/8'], updateMask: { paths: ['ip_allowlist'] } };
+    await at.call(method.updateOwnTenant, allowlist, caller);
+    const from = (key: { apiKey?: string }) =>
+      Promise.all(
+        ['10.1.0.1', '10.2.0.1', '192.0.2.1'].map((address) => outcomeOf(at.auth.authenticate(key.apiKey!, address))),
+      );
+    expect(await from(limited)).to.deep.equal(['OK', 'PERMISSION_DENIED', 'PERMISSION_DENIED']);
+    expect(await from(free)).to.deep.equal(['OK', 'OK', 'PERMISSION_DENIED']);
+    expect(await from(elsewhere)).to.deep.equal(Array.from({ length: 3 }, () => 'PERMISSION_DENIED'));
+  });
+
+  it('neither make nor change users, groups and providers if they are limited: sessions would have no such limit', async () => {
+    const { caller, user } = await at.signedIn();
+    const { user_id: userId } = user;
+    const provider = 'first';
+    const issuer = 'https://login.example.com';
+    const settings = { issuer, clientId: 'kellet', clientSecret: 'secret', allowedDomains: ['example.com'] };
+    await at.call(method.createSsoProvider, { provider, ...settings }, caller, context);
+    const { groupId } = await at.call(method.createGroup, { name: newId(), scopes: ['rpc:read'] }, caller, context);
+    const mask = (path: string) => ({ updateMask: { paths: [path] } });
+    for (const limit of [{ ipAllowlist: ['10.0.0.0/8'] }, { expiresInSeconds: 60 }]) {
+      const limited = await make(caller, { scopes: [...allScopes], ...limit });
+      const service = await at.auth.authenticate(limited.apiKey!, '10.1.2.3');
+      const calls = [
+        at.call(method.createUser, { email: `${newId()}@test`, role: User_Role.viewer, password }, service, context),
+        at.call(method.updateUser, { userId, password, ...mask('password') }, service, context),
+        at.call(method.createGroup, { name: newId(), scopes: ['rpc:read'] }, service, context),
+        at.call(method.updateGroup, { groupId, scopes: ['rpc:write'], ...mask('scopes') }, service, context),
+        at.call(method.addGroupMembers, { groupId, userIds: [userId] }, service, context),
+        at.call(method.createSsoProvider, { provider: 'another', ...settings }, service, context),
+        at.call(method.updateSsoProvider, { provider, issuer, ...mask('issuer') }, service, context),
+      ];
+      for (const refused of await Promise.all(calls.map(refusal)))
+        expect(refused.message).to.contain('must not create or change users');
+    }
   });
 
   for (const [name, fields] of [

@@ -13,6 +13,7 @@ import { newId } from '../../platform/ids.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { type Caller, internalContext } from '../../platform/rpc.ts';
+import { allScopes } from '../../platform/scopes.ts';
 import { outcomeOf } from '../../platform/testing/refusals.ts';
 import { ruleHandlers } from '../../rules-engine/rule-handlers.ts';
 import { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
@@ -37,6 +38,14 @@ describe('a caller that has lost rights while its call waited', () => {
   const gone = async (defender: Caller): Promise<Caller> => {
     const { caller, user } = await at.signedIn();
     await at.call(authMethod.deleteUser, { userId: user.user_id }, defender);
+    return caller;
+  };
+  /** The same of a key of a service account. */
+  const goneKey = async (defender: Caller): Promise<Caller> => {
+    const made = { name: 'key', scopes: [...allScopes] };
+    const { keyId, apiKey = '' } = await at.call(authMethod.createApiKey, made, defender);
+    const caller = await at.auth.authenticate(apiKey, '127.0.0.1');
+    await at.call(authMethod.deleteApiKey, { keyId }, defender);
     return caller;
   };
 
@@ -90,7 +99,8 @@ describe('a caller that has lost rights while its call waited', () => {
     const move = { userId: moved.user.user_id, customerId, updateMask: { paths: ['customer_id'] } };
     await at.call(authMethod.updateUser, move, defender);
 
-    expect(await outcomes(deleted)).to.deep.equal(new Set(['UNAUTHENTICATED']));
+    for (const caller of [deleted, await goneKey(defender)])
+      expect(await outcomes(caller)).to.deep.equal(new Set(['UNAUTHENTICATED']));
     expect(await outcomes(demoted.caller)).to.deep.equal(new Set(['PERMISSION_DENIED']));
     expect(await outcomeOf(call(rules.createRule, rule(), moved.caller))).to.equal('PERMISSION_DENIED');
     expect((await call(webhooks.listWebhooks, {}, defender)).webhooks.map(({ url }) => url)).to.deep.equal([
@@ -100,12 +110,37 @@ describe('a caller that has lost rights while its call waited', () => {
     expect(await outcomes(defender)).to.deep.equal(new Set(['OK']));
   });
 
-  it('shows devices to nobody else, by views, customers or device groups', async () => {
+  before(() => {
     const { database } = at.test;
     const platform = testPlatform(database, at.clock);
     const usage = { ofGroup: async () => undefined, customerHasUsers: async () => false };
     const membership = new RolloutMembership(platform.clock);
     createDeviceRegistry(platform, createProfileReader(database), membership, usage).register(at.registry);
+  });
+
+  /** Expects that calls succeed, and that callers who have lost their session or their key cannot make them. */
+  const expectRefused = async (calls: (caller: Caller) => Promise<unknown>[]) => {
+    const { caller: defender } = await at.signedIn();
+    const outcomes = (caller: Caller) => Promise.all(calls(caller).map(outcomeOf));
+    for (const caller of [await gone(defender), await goneKey(defender)]) {
+      const refused = await outcomes(caller);
+      expect(refused).to.deep.equal(refused.map(() => 'UNAUTHENTICATED'));
+    }
+    const allowed = await outcomes(defender);
+    expect(allowed).to.deep.equal(allowed.map(() => 'OK'));
+  };
+
+  it('makes neither devices nor credentials of devices', async () => {
+    const { caller: defender } = await at.signedIn();
+    const { deviceId } = (await call(devices.createDevice, { hardwareId: newId() }, defender)).device!;
+    await expectRefused((caller) => [
+      call(devices.createDevice, { hardwareId: newId() }, caller),
+      call(devices.rotateDeviceCredentials, { deviceId }, caller),
+      call(devices.createDeviceAuthority, {}, caller),
+    ]);
+  });
+
+  it('shows devices to nobody else, by views, customers or device groups', async () => {
     const { caller: defender } = await at.signedIn();
     const { customerId } = await call(devices.createCustomer, { name: 'Marina' }, defender);
     const { groupId } = await call(devices.createDeviceGroup, { name: newId() }, defender);
@@ -115,21 +150,14 @@ describe('a caller that has lost rights while its call waited', () => {
     const entity = { case: 'deviceId', value: deviceId } as const;
     const { entityViewId } = await call(devices.createEntityView, { name: 'View', entity, keys: ['t'] }, defender);
     const mask = (path: string) => ({ updateMask: { paths: [path] } });
-    const outcomes = async (caller: Caller) => {
-      const calls = [
-        call(devices.createEntityView, { name: 'View', entity, customerId }, caller),
-        call(devices.updateEntityView, { entityViewId, keys: [], ...mask('keys') }, caller),
-        call(devices.updateDevice, { deviceId, customerId, ...mask('customer_id') }, caller),
-        call(devices.updateDevice, { deviceId, groupIds: [groupId], ...mask('group_ids') }, caller),
-        call(devices.updateDevice, { deviceId, tags: { site: 'quay' }, ...mask('tags') }, caller),
-        call(devices.addDevicesToGroup, { groupId, deviceIds: [deviceId] }, caller),
-        call(devices.updateDeviceGroup, { groupId: queriedId, query: {}, ...mask('query') }, caller),
-      ];
-      return Promise.all(calls.map(outcomeOf));
-    };
-    const refused = await outcomes(await gone(defender));
-    expect(refused).to.deep.equal(refused.map(() => 'UNAUTHENTICATED'));
-    const allowed = await outcomes(defender);
-    expect(allowed).to.deep.equal(allowed.map(() => 'OK'));
+    await expectRefused((caller) => [
+      call(devices.createEntityView, { name: 'View', entity, customerId }, caller),
+      call(devices.updateEntityView, { entityViewId, keys: [], ...mask('keys') }, caller),
+      call(devices.updateDevice, { deviceId, customerId, ...mask('customer_id') }, caller),
+      call(devices.updateDevice, { deviceId, groupIds: [groupId], ...mask('group_ids') }, caller),
+      call(devices.updateDevice, { deviceId, tags: { site: 'quay' }, ...mask('tags') }, caller),
+      call(devices.addDevicesToGroup, { groupId, deviceIds: [deviceId] }, caller),
+      call(devices.updateDeviceGroup, { groupId: queriedId, query: {}, ...mask('query') }, caller),
+    ]);
   });
 });

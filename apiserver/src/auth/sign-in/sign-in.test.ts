@@ -247,6 +247,16 @@ describe('login', () => {
     }
   });
 
+  it('signs the platform administrator in although users of tenants have the same e-mail and password', async () => {
+    await at.makeUser('viewer', 'acme', platformAdministrator);
+    const kindOf = async (tenantId: string) => {
+      const { accessToken } = await at.login(platformAdministrator, { tenantId });
+      return (await at.auth.authenticate(accessToken, '127.0.0.1')).kind;
+    };
+    expect(await kindOf('')).to.equal('platform');
+    expect(await kindOf('acme')).to.equal('user');
+  });
+
   it('starts again when a user signs in whose failures concern no other tenant', async () => {
     const { email } = await at.makeUser();
     await makeNamesake(email);

@@ -444,6 +444,34 @@ describe('single sign-on', () => {
     }
   });
 
+  it('refuses ID tokens of another sign-in, for another client, of another issuer, and those that have expired', async () => {
+    const forger = await forgingProvider(idp);
+    try {
+      const name = await provider({ issuer: forger.issuer });
+      const browser = new TestBrowser();
+      const outcomes: number[] = [];
+      const expired = Math.floor(Date.now() / 1000) - 600;
+      for (const claims of [
+        {},
+        { nonce: 'another' },
+        { nonce: undefined },
+        { aud: 'another' },
+        { iss: idp.issuer },
+        { exp: expired },
+      ]) {
+        forger.claims = claims;
+        const location = (await start(browser, name)).headers.get('location')!;
+        outcomes.push((await callback(browser, forger.callbackUrl(location))).status);
+      }
+      expect(outcomes).to.deep.equal([200, 401, 401, 401, 401, 401]);
+      // A tenant has a limited number.
+      await at.ask('DELETE', `auth/sso/providers/${name}`, undefined, admin);
+    } finally {
+      forger.server.close();
+      forger.server.closeAllConnections();
+    }
+  });
+
   describe('the page that started it', () => {
     it('gets the tokens in the fragment of its URL, on the dashboard’s origin', async () => {
       const browser = new TestBrowser();
@@ -727,6 +755,8 @@ async function forgingProvider(like: TestProvider) {
   const one = {
     issuer: '',
     isForging: false,
+    /** Replace those of its ID tokens. */
+    claims: {} as Record<string, unknown>,
     server: undefined as unknown as Server,
     /** The URL to which this provider sends the browser. */
     callbackUrl: (location: string): string => {
@@ -735,15 +765,13 @@ async function forgingProvider(like: TestProvider) {
       return `${searchParams.get('redirect_uri')}?code=c&state=${searchParams.get('state')}`;
     },
   };
-  const idToken = async (): Promise<string> =>
-    new SignJWT({ nonce, email: 'forged@acme.test', email_verified: true, groups: [] })
+  const idToken = async (): Promise<string> => {
+    const iat = Math.floor(Date.now() / 1000);
+    const person = { sub: 'forged', email: 'forged@acme.test', email_verified: true, groups: [] };
+    return new SignJWT({ iss: one.issuer, aud: like.clientId, iat, exp: iat + 300, nonce, ...person, ...one.claims })
       .setProtectedHeader({ alg: 'RS256', kid: 'k1' })
-      .setIssuer(one.issuer)
-      .setAudience(like.clientId)
-      .setSubject('forged')
-      .setIssuedAt()
-      .setExpirationTime('5m')
       .sign(one.isForging ? secret.privateKey : published.privateKey);
+  };
   const responses: Record<string, () => unknown> = {
     '/.well-known/openid-configuration': () => ({
       issuer: one.issuer,

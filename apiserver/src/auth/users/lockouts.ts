@@ -7,6 +7,7 @@ import { textField } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import { isAccount } from '../accounts/account-store.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { refuseLosses } from '../credentials/refuse-losses.ts';
 import { lockDelayedFactors, storeFailures } from '../second-factors/factor-store.ts';
 import { pairRule } from '../sign-in/login-delay.ts';
 import type { LoginThrottle } from '../sign-in/login-throttle.ts';
@@ -45,6 +46,8 @@ export function lockoutHandlers(platform: AuthPlatform, throttle: LoginThrottle)
           if (tenantId !== null) await checkMayManageUser(tx, tenantId, userId, caller);
           await storeFailures(tx, userId, 0, clock.now(), 0);
         }
+        // The call may have waited for an attempt, and allows further ones.
+        await refuseLosses(tx, caller);
       });
       return {};
     },

@@ -73,6 +73,9 @@ describe('users', () => {
     const accomplice = await make(defender);
     const group = await at.call(method.createGroup, { name: newId(), scopes: ['users:write'] }, defender, context);
     const key = await at.call(method.createApiKey, { name: 'k', scopes: ['users:write'] }, defender, context);
+    const settings = { clientId: 'kellet', clientSecret: 'secret', allowedDomains: ['example.com'] };
+    const issuer = 'https://login.example.com';
+    await at.call(method.createSsoProvider, { provider: 'first', issuer, ...settings }, defender, context);
     const mask = (path: string) => ({ updateMask: { paths: [path] } });
     const calls = (caller: Caller): (() => Promise<unknown>)[] => [
       () => make(caller, { role: User_Role.tenant_admin }),
@@ -96,6 +99,9 @@ describe('users', () => {
       () => at.call(method.createApiKey, { name: 'k', scopes: ['users:write'] }, caller, context),
       () => at.call(method.rotateApiKey, { keyId: key.keyId }, caller, context),
       () => at.call(method.updateOwnTenant, { mfaRequired: false, ...mask('mfa_required') }, caller, context),
+      () => at.call(method.deleteLockout, { email: accomplice.email }, caller, context),
+      () => at.call(method.createSsoProvider, { provider: 'second', issuer, ...settings }, caller, context),
+      () => at.call(method.updateSsoProvider, { provider: 'first', issuer, ...mask('issuer') }, caller, context),
     ];
     // As they were when the calls were admitted.
     const [demoted, deleted, signedOut] = [await at.signedIn(), await at.signedIn(), await at.signedIn()];

@@ -18,6 +18,7 @@ import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/d
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
 import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts';
+import { insertCustomer } from '../../device-registry/entities/customers.ts';
 import { sleep } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
@@ -269,6 +270,34 @@ describe('a credential', () => {
       before: 404,
     });
     expect(await statuses(token)).to.deep.equal([200, 200]);
+  });
+
+  it('loses scopes when its user leaves a group', async () => {
+    const admin = await colleague();
+    const groups: string[] = [];
+    for (const scopes of [['keys:write'], ['tenant:read']]) {
+      groups.push((await call(method.createGroup, { name: newId(), scopes }, admin)).groupId);
+    }
+    const { token, user } = await signIn();
+    const mask = (...paths: string[]) => ({ userId: user.user_id, updateMask: { paths } });
+    await call(method.updateUser, { groupIds: groups, ...mask('role', 'group_ids') }, admin);
+    const leave = { groupIds: groups.slice(1), ...mask('group_ids') };
+    await endsEverywhere(token, () => call(method.updateUser, leave, admin), 403, {
+      path: `/api/v1/auth/api-keys/${newId()}`,
+      verb: 'DELETE',
+      before: 404,
+    });
+    expect(await statuses(token)).to.deep.equal([200, 200]);
+  });
+
+  it('is that of a user of a customer when its user is given to one', async () => {
+    const admin = await colleague();
+    const { tokens, user } = await one.signedIn('operator', tenant);
+    const customer = { customerId: newId(), name: 'Harbour', contact: '' };
+    await one.test.database.tenant(tenant, (tx) => insertCustomer(tx, tenant, customer));
+    const { customerId } = customer;
+    const request = { userId: user.user_id, customerId, updateMask: { paths: ['customer_id'] } };
+    await endsEverywhere(tokens.accessToken, () => call(method.updateUser, request, admin), 403);
   });
 
   it('ends when the API key is deleted', async () => {
