@@ -67,7 +67,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   control: ['platform/*', 'config', 'policies', 'internal'],
   'device-registry/liveness': ['platform/*', 'policies'],
   'device-registry/history': ['platform/*'],
-  'device-registry/entities': ['platform/*', 'config'],
+  'device-registry/entities': ['platform/*', 'config', 'auth/credentials'],
   'device-registry/alarms': ['platform/*', 'device-registry/entities'],
   'device-registry/devices': [
     ...['platform/*', 'config', 'policies', 'internal'],
@@ -75,7 +75,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['device-registry/liveness', 'device-registry/history', 'device-registry/entities', 'device-registry/alarms'],
   ],
   'device-registry/fleet': ['platform/*', 'device-registry/devices'],
-  'device-registry/groups': ['platform/*', 'policies', 'device-registry/devices'],
+  'device-registry/groups': ['platform/*', 'policies', 'auth/credentials', 'device-registry/devices'],
   'device-registry/import-export': ['platform/*', 'policies', 'auth/device-credentials', 'device-registry/devices'],
   'device-registry': ['config', 'policies', 'internal', 'auth/device-credentials'],
   'gateway/transcoding': ['platform'],

@@ -46,6 +46,7 @@ const idSources: Readonly<Record<string, readonly [table: string, column: string
   session_id: ['sessions', 'session_id'],
   email: ['users', 'email'],
   user_id: ['users', 'user_id'],
+  credential_id: ['webauthn_credentials', 'credential_id'],
   group_id: ['device_groups', 'group_id'],
   provider: ['sso_providers', 'provider'],
   tenant_id: ['tenants', 'tenant_id'],
@@ -73,6 +74,7 @@ const idSources: Readonly<Record<string, readonly [table: string, column: string
 /** Calls that end or change the access of their caller: the walk makes them last. */
 const ofCaller = [
   ...['UpdateOwnTenant', 'EnrollTotp', 'ConfirmTotp', 'BeginWebauthnRegistration', 'FinishWebauthnRegistration'],
+  ...['DeleteTotp', 'DeleteSecurityKey', 'ReplaceRecoveryCodes'],
   ...['ChangePassword', 'DeleteSession', 'RevokeAllSessions', 'LogoutSso', 'Logout'],
 ];
 

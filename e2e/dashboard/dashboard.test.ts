@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises';
 import { verifyBundleText } from '@kellet/verify';
 import { expect } from 'chai';
-import type { Browser } from 'playwright-core';
+import type { Browser, Locator } from 'playwright-core';
 import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
@@ -224,6 +224,26 @@ describe('the dashboard in a browser', () => {
       await signIn(window, user);
       await window.page.getByRole('button', { name: 'Use a security key' }).click();
       await window.page.getByRole('heading', { name: 'Overview' }).waitFor();
+
+      await window.page.goto(`${page}/account`);
+      const keys = window.page.getByRole('table', { name: 'Security keys and passkeys' });
+      await keys.getByText('key ring', { exact: true }).waitFor();
+      const confirmed = async (button: Locator): Promise<void> => {
+        await button.click();
+        await window.page.locator('dialog[open] button').last().click();
+      };
+      await confirmed(window.page.getByRole('button', { name: 'Replace the recovery codes' }).first());
+      await window.page.getByText('The earlier recovery codes have stopped working.').waitFor();
+      expect(await window.page.locator('.codes code').count()).to.equal(10);
+      await window.page.getByRole('button', { name: 'Set up' }).click();
+      const secret = await window.page.locator('code.wrap').innerText();
+      await window.page.getByLabel('Code that the app shows').fill(totpCode(secret));
+      await window.page.keyboard.press('Enter');
+      await window.page.getByText(/The app is enrolled/).waitFor();
+      await confirmed(keys.getByRole('button', { name: 'Remove' }).first());
+      await keys.waitFor({ state: 'detached' });
+      await confirmed(window.page.getByRole('button', { name: 'Remove the app' }).first());
+      await window.page.getByText(/last second factor cannot be removed/).waitFor();
       expect(window.problems).to.deep.equal([]);
     } finally {
       await stack().stopProcess('target-named');

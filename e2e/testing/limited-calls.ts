@@ -63,4 +63,8 @@ export const unlimited: Record<string, object> = {
   ConfirmTotp: {},
   BeginWebauthnRegistration: {},
   FinishWebauthnRegistration: {},
+  GetSecondFactors: {},
+  DeleteTotp: {},
+  DeleteSecurityKey: { credentialId: 'x' },
+  ReplaceRecoveryCodes: {},
 };

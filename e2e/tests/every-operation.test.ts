@@ -261,7 +261,23 @@ for (const protocol of ['REST', 'gRPC'] as const) {
       await call('FinishWebauthnRegistration', { name: 'key', response: key.create(options) }, token);
       const next = { mfa_token: (await login(email)).mfa_token };
       const begun = await call<{ options: JsonObject }>('BeginWebauthnLogin', next, '');
-      await call('FinishWebauthnLogin', { ...next, response: key.get(begun.options) }, '');
+      const signedIn = await call<{ access_token: string }>(
+        'FinishWebauthnLogin',
+        { ...next, response: key.get(begun.options) },
+        '',
+      );
+      const { security_keys } = await call<{ security_keys: [{ credential_id: string }] }>(
+        'GetSecondFactors',
+        {},
+        signedIn.access_token,
+      );
+      await call('ReplaceRecoveryCodes', {}, signedIn.access_token);
+      const other = new VirtualAuthenticator(stack().info.dashboard);
+      const again = await call<{ options: JsonObject }>('BeginWebauthnRegistration', {}, signedIn.access_token);
+      const more = { name: 'other', response: other.create(again.options) };
+      await call('FinishWebauthnRegistration', more, signedIn.access_token);
+      await call('DeleteSecurityKey', { credential_id: security_keys[0].credential_id }, signedIn.access_token);
+      await call('DeleteTotp', {}, signedIn.access_token);
     });
 
     it('of single sign-on', async () => {
@@ -429,6 +445,8 @@ for (const protocol of ['REST', 'gRPC'] as const) {
 
       const { device_id, api_key } = device;
       const { device_id: other } = await createDevice({ hardware_id: 'other', profile_id: profile });
+      // Nothing ends the update of this one, so the rollout cannot complete before it is rolled back.
+      await createDevice({ hardware_id: 'waiting', profile_id: profile });
       const body = {
         ...{ package_id, rollback_package_id, target_profile_id: profile, canary_percent: 100 },
         ...{ failure_threshold_percent: 100, steps: [] },

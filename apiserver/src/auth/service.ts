@@ -46,6 +46,7 @@ import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
 import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
 import { enrollmentHandlers } from './sign-in/enrollment.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
+import { ownFactorHandlers } from './sign-in/own-factors.ts';
 import { ownPasswordHandlers } from './sign-in/own-password.ts';
 import { type FirstStep, SecondStep } from './sign-in/second-step.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
@@ -168,6 +169,7 @@ export function createAuth(
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
     ...enrollmentHandlers(factorParts),
+    ...ownFactorHandlers(factorParts),
     ...providerHandlers(platform, guard, ssoSecrets),
     startSso: async (request, { metadata, responseMetadata }) => {
       const { authorizationUrl, state, cookie } = await sso.start(request, metadata.get('host') ?? '');

@@ -298,7 +298,12 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         end: (reason) => {
           if (reason.code === 'UNAUTHENTICATED')
             end(closeCodes.expired, reason.code, 'the token has expired or was revoked');
-          else end(closeCodes.notAllowed, reason.code, closeReason(reason));
+          else
+            end(
+              reason.code === 'UNAVAILABLE' ? closeCodes.unavailable : closeCodes.notAllowed,
+              reason.code,
+              closeReason(reason),
+            );
         },
       }),
     );

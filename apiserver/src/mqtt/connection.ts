@@ -23,6 +23,7 @@ import { claimUsername, type ConnectRequest, decideConnect, type Will } from './
 import type { DeviceCalls, Outcome, Published, Publisher } from './device-calls.ts';
 import { FrameError, FrameReader } from './frames.ts';
 import {
+  type DisconnectReason,
   headBytes,
   isConnect,
   MalformedPacket,
@@ -496,7 +497,7 @@ export class Connection {
         }
       },
       () => {
-        this.close(reasons.serverUnavailable, true);
+        this.close(reasons.serverBusy, true);
         over();
       },
     );
@@ -601,7 +602,7 @@ export class Connection {
     this.runningBytes += bytes;
     this.tail = this.tail
       .then(() => (this.state === 'open' ? change() : undefined))
-      .catch(() => this.close(reasons.serverUnavailable, true))
+      .catch(() => this.close(reasons.serverBusy, true))
       .finally(() => {
         this.running -= 1;
         this.runningBytes -= bytes;
@@ -670,7 +671,7 @@ export class Connection {
     if (error.code === 'ABORTED') this.close(reasons.sessionTakenOver, true);
     else if (error.code === 'UNAUTHENTICATED' || error.code === 'PERMISSION_DENIED') {
       this.close(reasons.notAuthorized, false);
-    } else this.close(reasons.serverUnavailable, false);
+    } else this.close(reasons.serverBusy, false);
     // A newer connection, or the end of the server, cancels a will that waits.
     this.controller.abort();
   }
@@ -712,7 +713,7 @@ export class Connection {
   }
 
   /** Closes the connection, in MQTT 5 with a reason, in whatever state it is. */
-  private close(reason: number, publishesWill: boolean): void {
+  private close(reason: DisconnectReason, publishesWill: boolean): void {
     if (this.state === 'over') return;
     const tells = this.version === 5 && this.accepted !== undefined;
     const bytes = tells ? packetBytes({ cmd: 'disconnect', reasonCode: reason }, 5) : undefined;

@@ -14,6 +14,7 @@ export const reasons = {
   protocolError: 0x82,
   notAuthorized: 0x87,
   serverUnavailable: 0x88,
+  serverBusy: 0x89,
   serverShuttingDown: 0x8b,
   keepAliveTimeout: 0x8d,
   sessionTakenOver: 0x8e,
@@ -28,6 +29,12 @@ export const reasons = {
   connectionRateExceeded: 0x9f,
   subscriptionIdentifiersNotSupported: 0xa1,
 } as const;
+
+/** Reason codes of DISCONNECT: `serverUnavailable` and the codes of single messages are none, and clients take them for an error. */
+export type DisconnectReason = Exclude<
+  (typeof reasons)[keyof typeof reasons],
+  (typeof reasons)['serverUnavailable' | 'noSubscription']
+>;
 
 /** Return codes of CONNACK in MQTT 3.1.1. */
 export const returnCodes = { accepted: 0, unavailable: 3, notAuthorized: 5 } as const;

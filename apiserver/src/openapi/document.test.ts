@@ -152,6 +152,8 @@ describe('the OpenAPI document', () => {
     ['RotateDeviceCredentials', 'optional'],
     ['GetDevice', 'none'],
     ['Logout', 'none'],
+    ['RevokeAllSessions', 'optional'],
+    ['LogoutSso', 'optional'],
   ];
   for (const [id, body] of bodies) {
     it(`${id} has ${body} body`, () => {

@@ -37,7 +37,7 @@ describe('tenant settings', () => {
     });
   }
 
-  for (const value of [-1, NaN, Infinity]) {
+  for (const value of [-1, 1.5, 2 ** 53, NaN, Infinity]) {
     it(`rejects ${value} points per day`, () => {
       expect(() => checkQuotas(create(QuotasSchema, { pointsPerDay: value }))).to.throw('quotas.points_per_day');
     });

@@ -27,7 +27,10 @@ export function checkQuotas(quotas: Quotas): void {
     ['points_per_day', quotas.pointsPerDay],
     ['storage_bytes', quotas.storageBytes],
   ] as const) {
-    if (!Number.isFinite(value) || value < 0) throw invalidArgument(`quotas.${name} must be a number of at least 0`);
+    // As in the custom resource definition.
+    if (!Number.isSafeInteger(value) || value < 0) {
+      throw invalidArgument(`quotas.${name} must be a whole number from 0 to ${Number.MAX_SAFE_INTEGER}`);
+    }
   }
 }
 

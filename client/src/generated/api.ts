@@ -308,7 +308,7 @@ export interface paths {
         post?: never;
         /**
          * Delete lockout
-         * @description `DeleteLockout` ends the delay of sign-ins to an account of the tenant, from all addresses. If the e-mail address also belongs to accounts of other tenants, only a platform administrator can end delays that concern those too.
+         * @description `DeleteLockout` ends the delay of sign-ins to an account of the tenant, from all addresses. If the e-mail address also belongs to accounts of other tenants, only a platform administrator can end delays that concern those too. Ending the delay after wrong second factors needs every scope that the user holds.
          *
          *     Callers: user, service, platform administrator. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -502,7 +502,13 @@ export interface paths {
          *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["EnrollTotp"];
-        delete?: never;
+        /**
+         * Delete TOTP
+         * @description `DeleteTotp` removes the caller's authenticator app. The last second factor cannot be removed.
+         *
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         */
+        delete: operations["DeleteTotp"];
         options?: never;
         head?: never;
         patch?: never;
@@ -568,6 +574,72 @@ export interface paths {
          *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["FinishWebauthnRegistration"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/mfa": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get second factors
+         * @description `GetSecondFactors` returns the caller's second factors.
+         *
+         *     Callers: user, platform administrator.
+         */
+        get: operations["GetSecondFactors"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/mfa/webauthn/{credential_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete security key
+         * @description `DeleteSecurityKey` removes one of the caller's security keys or passkeys. The last second factor cannot be removed.
+         *
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         */
+        delete: operations["DeleteSecurityKey"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/mfa/recovery-codes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Replace recovery codes
+         * @description `ReplaceRecoveryCodes` returns new recovery codes, which are shown only once; the earlier ones stop working.
+         *
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         */
+        post: operations["ReplaceRecoveryCodes"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1065,7 +1137,7 @@ export interface paths {
          * Rotate device credentials
          * @description `RotateDeviceCredentials` issues new credentials of the device's type, whose secrets are shown only in this response. The old ones stop working immediately or after the grace period.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["RotateDeviceCredentials"];
         delete?: never;
@@ -1801,7 +1873,7 @@ export interface paths {
          * Create template
          * @description `CreateTemplate` creates a provisioning template. The response is the only place where its key appears.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateTemplate"];
         delete?: never;
@@ -1839,7 +1911,7 @@ export interface paths {
          * Update template
          * @description `UpdateTemplate` changes the fields given in the body; the key stays the same.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateTemplate"];
         trace?: never;
@@ -1879,7 +1951,7 @@ export interface paths {
          * Rotate template key
          * @description `RotateTemplateKey` returns a new provisioning key, shown only in this response; the old one stops working.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["RotateTemplateKey"];
         delete?: never;
@@ -6086,7 +6158,7 @@ export interface components {
         Lockout: {
             /** @description Unique within the tenant. */
             email: string;
-            /** @description Address from which the sign-ins failed (IPv6: its /64 network). Empty if the e-mail address also belongs to accounts of other tenants, at which they may have been aimed. */
+            /** @description Address from which the sign-ins failed (IPv6: its /64 network). Empty if the e-mail address also belongs to accounts of other tenants, at which they may have been aimed, and for wrong second factors, after which sign-ins from all addresses are delayed. */
             address: string;
             /**
              * Format: int64
@@ -6095,7 +6167,7 @@ export interface components {
             failures: number;
             /**
              * Format: date-time
-             * @description When the next sign-in from this address is accepted. May have passed: the next failure then delays again.
+             * @description When the next sign-in from this address, or the next second factor, is accepted. May have passed: the next failure then delays again.
              */
             until?: string;
         };
@@ -6117,7 +6189,7 @@ export interface components {
             tenant_id?: string;
         };
         LogoutSsoRequest: {
-            /** @description Where the provider sends the browser afterwards, with `state`: a URL of the dashboard, which must be registered with the provider. Empty: the browser stays at the provider. */
+            /** @description Where the provider sends the browser afterwards, with `state`: a URL of the dashboard, which must be registered with the provider. Unset or empty: the browser stays at the provider. */
             redirect_uri?: string;
         };
         LogoutSsoResponse: {
@@ -6531,6 +6603,10 @@ export interface components {
             /** @description Certificate of the issuer as PEM. */
             ca_certificate: string;
         };
+        ReplaceRecoveryCodesResponse: {
+            /** @description Each works once. */
+            recovery_codes: string[];
+        };
         /** @description Result of a report. */
         ReportOtaResponse: {
             /**
@@ -6569,7 +6645,7 @@ export interface components {
         };
         RevokeAllSessionsRequest: {
             /**
-             * @description Empty means the caller, whose current session then continues.
+             * @description Unset or empty means the caller, whose current session then continues.
              * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
              */
             user_id?: string;
@@ -7052,6 +7128,35 @@ export interface components {
             url?: string;
             /** @description Signs the body; write-only. An update that leaves it empty keeps the secret of the same URL. */
             secret?: string;
+        };
+        /** @description The second factors of a user. */
+        SecondFactors: {
+            /** @description Whether an authenticator app is enrolled. */
+            totp: boolean;
+            /** @description Oldest first; at most 20. */
+            security_keys: components["schemas"]["SecurityKey"][];
+            /**
+             * Format: int32
+             * @description How many recovery codes are unused.
+             */
+            recovery_codes_left: number;
+        };
+        /** @description A security key or passkey. */
+        SecurityKey: {
+            /** @description Id of the credential. */
+            credential_id: string;
+            /** @description The user's name for it. */
+            name: string;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            created_at?: string;
+            /**
+             * Format: date-time
+             * @description When it last completed a sign-in; unset if it never did.
+             */
+            last_used_at?: string;
         };
         SendRpcRequest: {
             /** @description Command name, defined by the device. `ota_start` and `attributes_changed`, which Kellet itself sends, are INVALID_ARGUMENT. */
@@ -9161,7 +9266,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 /**
                  * @example {
@@ -10149,6 +10254,59 @@ export interface operations {
             504: components["responses"]["DeadlineExceeded"];
         };
     };
+    DeleteTotp: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
     ConfirmTotp: {
         parameters: {
             query?: never;
@@ -10316,6 +10474,165 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FinishWebauthnRegistrationResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    GetSecondFactors: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SecondFactors"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    DeleteSecurityKey: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the credential. */
+                credential_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ReplaceRecoveryCodes: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplaceRecoveryCodesResponse"];
                 };
             };
             400: components["responses"]["BadRequest"];
@@ -10981,7 +11298,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 /**
                  * @example {

@@ -103,6 +103,19 @@ describe('the key ring', () => {
     expect(await second.verify(token)).to.equal('valid');
   });
 
+  it('neither signs nor verifies with a key that was replaced while the database was away', async () => {
+    const [cutOff, other] = [process(), process()];
+    const old = await cutOff.issue();
+    expect(await cutOff.verify(old)).to.equal('valid');
+    await other.ring.rotate();
+    seconds(publishedSeconds);
+    const signed = await cutOff.issue();
+    expect(kidOf(signed)).to.equal(kidOf(await other.issue()));
+    seconds(verifySeconds);
+    expect(await cutOff.ring.verifying(kidOf(old))).to.equal(undefined);
+    expect(await cutOff.ring.verifying(kidOf(signed))).not.to.equal(undefined);
+  });
+
   it('adds one key for concurrent rotations', async () => {
     const ids = await Promise.all(Array.from({ length: 5 }, () => process().ring.rotate()));
     expect(new Set(ids).size).to.equal(1);
@@ -144,6 +157,18 @@ describe('the key ring', () => {
     expect(await process().ring.published()).to.have.length(1);
   });
 
+  it('says which key signs', async () => {
+    const { ring } = process();
+    const states = async () => (await ring.listed()).map(({ state }) => state);
+    expect(await states()).to.deep.equal(['signing']);
+    await ring.rotate();
+    expect(await states()).to.deep.equal(['signing', 'next']);
+    seconds(publishedSeconds);
+    expect(await states()).to.deep.equal(['retiring', 'signing']);
+    seconds(verifySeconds);
+    expect(await states()).to.deep.equal(['signing']);
+  });
+
   it('is listed and rotated by a command', async () => {
     const lines: string[] = [];
     const run = (...args: string[]) =>
@@ -157,12 +182,15 @@ describe('the key ring', () => {
     expect(await run('rotate')).to.equal(0);
     expect(await run('list')).to.equal(0);
     expect(lines).to.have.length(3);
+    const states = () => lines.splice(0).map((line) => (JSON.parse(line) as { state: string }).state);
     const newest = (JSON.parse(lines[2]!) as { kid: string }).kid;
     expect(lines[0]).to.contain(newest);
     const { rows } = await test.database.system((tx) =>
       tx.query('SELECT action, resource_id FROM audit_pending WHERE tenant_id = $1', ['']),
     );
     expect(rows).to.deep.equal([{ action: 'auth.signing_key_added', resource_id: newest }]);
+    lines.shift();
+    expect(states()).to.deep.equal(['signing', 'next']);
     for (const args of [[], ['list', 'x'], ['drop']]) expect(await run(...args)).to.equal(2);
   });
 

@@ -47,6 +47,9 @@ export interface PublishedKey {
   readonly use: 'sig';
 }
 
+/** What a key is for: it will sign, it signs, or it only verifies what it has signed. */
+export type KeyState = 'next' | 'signing' | 'retiring';
+
 /** Returns the key that signs at a time: the newest that may. `keys` are in order of signsFrom. */
 export const signingKey = <Key extends Pick<RingKey, 'signsFrom'>>(keys: readonly Key[], now: number): Key =>
   keys.findLast(({ signsFrom }) => signsFrom <= now) ?? keys[0]!;
@@ -79,6 +82,8 @@ export class KeyRing {
   private keys: readonly RingKey[] | undefined;
   private loading: Promise<readonly RingKey[]> | undefined;
   private loadedAt = -Infinity;
+  /** When `keys` were read, by the clock. */
+  private readAt = -Infinity;
 
   /** Throws when the configured key is not an Ed25519 key. */
   constructor(parts: KeyRingParts) {
@@ -99,14 +104,14 @@ export class KeyRing {
 
   /** Returns the key for a new token. */
   async signing(): Promise<RingKey> {
-    return signingKey(this.keys ?? (await this.load()), this.parts.clock.now());
+    return signingKey(await this.current(), this.parts.clock.now());
   }
 
   /** Returns the key that a token names, or undefined if the ring lacks it or it no longer verifies. */
   async verifying(keyId: string): Promise<RingKey | undefined> {
     const find = (keys: readonly RingKey[]) =>
       verifyingKeys(keys, this.parts.clock.now()).find((key) => key.keyId === keyId);
-    const found = find(this.keys ?? (await this.load()));
+    const found = find(await this.current());
     // Another process may have made it since.
     if (found || performance.now() - this.loadedAt < surpriseMilliseconds) return found;
     return find(await this.load());
@@ -114,11 +119,18 @@ export class KeyRing {
 
   /** Returns the public keys that verify now or will soon. */
   async published(): Promise<PublishedKey[]> {
-    const keys = verifyingKeys(await this.load(), this.parts.clock.now());
+    return (await this.listed()).map(({ key }) => key);
+  }
+
+  /** Returns the public keys that verify now or will soon, oldest first, each with what it is for. */
+  async listed(): Promise<{ key: PublishedKey; state: KeyState }[]> {
+    const [keys, now] = [await this.load(), this.parts.clock.now()];
+    const signing = signingKey(keys, now);
     return Promise.all(
-      keys.map(async ({ keyId, publicKey }) => {
-        const { x = '' } = await exportJWK(publicKey);
-        return { kty: 'OKP', crv: 'Ed25519', x, kid: keyId, alg: 'EdDSA', use: 'sig' } as const;
+      verifyingKeys(keys, now).map(async (one) => {
+        const { x = '' } = await exportJWK(one.publicKey);
+        const state = one === signing ? 'signing' : one.signsFrom > now ? 'next' : 'retiring';
+        return { key: { kty: 'OKP', crv: 'Ed25519', x, kid: one.keyId, alg: 'EdDSA', use: 'sig' } as const, state };
       }),
     );
   }
@@ -160,10 +172,20 @@ export class KeyRing {
     await this.rotate(rotationDays * 86_400_000);
   }
 
+  /** Returns the keys, read again if a newer one may sign that was published since: the database may have been away for long. */
+  private async current(): Promise<readonly RingKey[]> {
+    const isKnown = this.parts.clock.now() - this.readAt < publishedSeconds * 1000;
+    return this.keys && isKnown ? this.keys : this.load();
+  }
+
   private load(): Promise<readonly RingKey[]> {
+    const startedAt = this.parts.clock.now();
     this.loading ??= this.parts.database
       .systemRead((tx) => this.read(tx))
-      .then((keys) => (this.keys = keys))
+      .then((keys) => {
+        this.readAt = startedAt;
+        return (this.keys = keys);
+      })
       .finally(() => {
         this.loading = undefined;
         this.loadedAt = performance.now();

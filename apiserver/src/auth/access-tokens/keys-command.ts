@@ -7,7 +7,8 @@ import { KeyRing, publishedSeconds } from './key-ring.ts';
 
 export const keysUsage = `usage: kellet-apiserver keys list | rotate
 
-  list          prints the keys with which access tokens are verified, a line of JSON (JWK) each
+  list          prints the keys with which access tokens are verified, a line of JSON each: a JWK, and the state
+                next (will sign), signing, or retiring (only verifies)
   rotate        adds a key, which signs access tokens ${publishedSeconds} seconds later in place of the one before; that one goes on
                 verifying until its tokens have expired`;
 
@@ -33,7 +34,7 @@ export async function runKeysCommand(
     return 1;
   }
   const ring = new KeyRing({ ...rest, clock: systemClock, rotationDays: 0 });
-  if (verb === 'list') for (const key of await ring.published()) write(JSON.stringify(key));
+  if (verb === 'list') for (const { key, state } of await ring.listed()) write(JSON.stringify({ ...key, state }));
   else write(`${await ring.rotate()} signs access tokens within ${publishedSeconds} seconds`);
   return 0;
 }

@@ -7,5 +7,8 @@ import type { StrengthQuestion } from './password-strength.ts';
 const estimator = new ZxcvbnFactory({ dictionary, graphs: adjacencyGraphs });
 
 parentPort!.on('message', ({ password, words }: StrengthQuestion) => {
-  parentPort!.postMessage(estimator.check(password, [...words]).score);
+  const scoreOf = (text: string): number => estimator.check(text, [...words]).score;
+  const lower = password.toLowerCase();
+  // The estimator takes a repetition for random characters if one of them is a capital.
+  parentPort!.postMessage(lower === password ? scoreOf(password) : Math.min(scoreOf(password), scoreOf(lower)));
 });

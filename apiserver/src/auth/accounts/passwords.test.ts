@@ -73,6 +73,8 @@ describe('passwords', () => {
       ['ada.lovelace@analytical.example', easy],
       ['analytical2024', easy],
       ['passwordpasswordpassword', easy],
+      ['Adminadminadmin', easy],
+      ['Adaadaadaada', easy],
       ['eleven char', 'password must have at least 12 characters'],
     ] as const) {
       it(`${expected === 'accepted' ? 'accepts' : 'refuses'} ${password.slice(0, 40)}`, async () => {

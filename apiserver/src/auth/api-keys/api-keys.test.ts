@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampMs } from '@bufbuild/protobuf/wkt';
 import {
   User_Role,
   ValidateTokenResponse_Kind as Kind,
@@ -94,6 +95,21 @@ describe('API keys', () => {
         'PERMISSION_DENIED',
       );
       expect(await seconds(await rotate(service, { keyId: long.keyId }))).to.be.at.most(610);
+    });
+
+    it('make keys that are valid for as long as the first, however often and when they are rotated', async () => {
+      const { caller } = await at.signedIn();
+      const [endless, hour] = [await make(caller, {}), await make(caller, { expiresInSeconds: 3600 })];
+      // The response to the first rotation may have been lost.
+      for (let count = 0; count < 2; count += 1) {
+        expect((await rotate(caller, { keyId: endless.keyId, graceSeconds: 60 })).expiresAt).to.equal(undefined);
+        let keyId = hour.keyId;
+        for (let more = 0; more < 3; more += 1) {
+          const made = await rotate(caller, { keyId, graceSeconds: 60 });
+          expect(timestampMs(made.expiresAt!)).to.equal(at.clock.now() + 3_600_000);
+          keyId = made.keyId;
+        }
+      }
     });
 
     it('are not given to callers with fewer scopes, or from other addresses', async () => {

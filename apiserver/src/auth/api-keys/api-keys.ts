@@ -30,6 +30,11 @@ interface KeyRow {
   last_used_at: Date | null;
 }
 
+/** A key with the seconds that it was made for; 0 if it was to have no end. */
+interface LockedKey extends KeyRow {
+  lifetime_seconds: bigint;
+}
+
 /** How long a rotated key may continue to work. */
 const maximumGraceSeconds = 30 * 86_400;
 
@@ -66,8 +71,9 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
       return database.tenant(tenantId, async (tx) => {
         await checkRoom(tx, [tenantId], keyLimit);
         const maker = await limitsOf(tx, caller);
-        const limits = limitsOfNewKey(request, maker, caller.ipAllowlist, clock.now());
-        return insertKey(tx, tenantId, { name, scopes: [...new Set(request.scopes)], ...limits });
+        const now = clock.now();
+        const limits = limitsOfNewKey(request, maker, caller.ipAllowlist, now);
+        return insertKey(tx, tenantId, { name, scopes: [...new Set(request.scopes)], ...limits, now });
       });
     },
 
@@ -84,11 +90,11 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
         checkGrant({ scopes, deviceGroupIds: [] }, caller);
         const maker = await limitsOf(tx, caller);
         const now = clock.now();
-        const lifetime = old.expires_at ? Math.ceil((old.expires_at.getTime() - old.created_at.getTime()) / 1000) : 0;
-        const asked = { ipAllowlist, expiresInSeconds: expiresInSeconds || lifetimeWithin(lifetime, maker, now) };
+        const lifetime = lifetimeWithin(Number(old.lifetime_seconds), maker, now);
+        const asked = { ipAllowlist, expiresInSeconds: expiresInSeconds || lifetime };
         const limits = limitsOfNewKey(asked, maker, caller.ipAllowlist, now);
         await endKey(tx, tenantId, keyId, graceSeconds);
-        return insertKey(tx, tenantId, { name: old.name, scopes, ...limits });
+        return insertKey(tx, tenantId, { name: old.name, scopes, ...limits, now });
       });
     },
 
@@ -120,6 +126,8 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
 interface NewKey extends KeyLimits {
   readonly name: string;
   readonly scopes: readonly string[];
+  /** Milliseconds since 1970. */
+  readonly now: number;
 }
 
 /** Keys of service accounts, with those that ended within a day. */
@@ -145,22 +153,24 @@ export async function deleteEndedKeys(tx: Transaction, before: Date, limit: numb
 async function insertKey(
   tx: Transaction,
   tenantId: string,
-  { name, scopes, ipAllowlist, expiresAt }: NewKey,
+  { name, scopes, ipAllowlist, expiresAt, now }: NewKey,
 ): Promise<MessageInitShape<typeof ApiKeySchema>> {
   const { key, hash, prefix, last4 } = mintKey();
-  const end = expiresAt === undefined ? null : new Date(expiresAt);
+  const [end, lifetime] =
+    expiresAt === undefined ? [null, 0] : [new Date(expiresAt), Math.ceil((expiresAt - now) / 1000)];
   const { rows } = await tx.query<KeyRow>(
-    `INSERT INTO api_keys (key_id, tenant_id, name, key_hash, prefix, last4, scopes, ip_allowlist, expires_at)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING ${keyColumns}`,
-    [newId(), tenantId, name, hash, prefix, last4, scopes, ipAllowlist, end],
+    `INSERT INTO api_keys (key_id, tenant_id, name, key_hash, prefix, last4, scopes, ip_allowlist, expires_at,
+       lifetime_seconds)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING ${keyColumns}`,
+    [newId(), tenantId, name, hash, prefix, last4, scopes, ipAllowlist, end, lifetime],
   );
   return { ...toApiKey(rows[0]!), apiKey: key };
 }
 
 /** Returns a key, locked until the transaction ends. Throws NOT_FOUND for one that has expired or was revoked. */
-async function lockKey(tx: Transaction, tenantId: string, keyId: string): Promise<KeyRow> {
-  const { rows } = await tx.query<KeyRow>(
-    `SELECT ${keyColumns} FROM api_keys
+async function lockKey(tx: Transaction, tenantId: string, keyId: string): Promise<LockedKey> {
+  const { rows } = await tx.query<LockedKey>(
+    `SELECT ${keyColumns}, lifetime_seconds FROM api_keys
      WHERE tenant_id = $1 AND key_id = $2 AND device_id IS NULL AND revoked_at IS NULL
        AND (expires_at IS NULL OR expires_at > now()) FOR NO KEY UPDATE`,
     [tenantId, keyId],

@@ -1,11 +1,14 @@
 // Calls that have waited since before their caller lost its rights.
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import { expect } from 'chai';
+import { RolloutMembership } from '../../device-link/ota/rollouts/membership.ts';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
 import { insertCustomer } from '../../device-registry/entities/customers.ts';
+import { createDeviceRegistry } from '../../device-registry/service.ts';
 import { newId } from '../../platform/ids.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
@@ -19,10 +22,23 @@ import { testPlatform } from '../testing/test-platform.ts';
 
 const webhooks = WebhookService.method;
 const rules = RulesService.method;
-type Method = (typeof webhooks)[keyof typeof webhooks] | (typeof rules)[keyof typeof rules];
+const devices = DeviceRegistryService.method;
+type Method =
+  | (typeof webhooks)[keyof typeof webhooks]
+  | (typeof rules)[keyof typeof rules]
+  | (typeof devices)[keyof typeof devices];
 
 describe('a caller that has lost rights while its call waited', () => {
   const at = TestAuth.define();
+
+  const call = <M extends Method>(of: M, request: MessageInitShape<M['input']>, caller: Caller) =>
+    at.registry.unary(of, create(of.input, request) as MessageShape<M['input']>, internalContext(caller));
+  /** Returns a caller as it was when its calls were admitted, before its session was ended. */
+  const gone = async (defender: Caller): Promise<Caller> => {
+    const { caller, user } = await at.signedIn();
+    await at.call(authMethod.deleteUser, { userId: user.user_id }, defender);
+    return caller;
+  };
 
   it('makes and changes neither webhooks nor rules', async () => {
     const { database } = at.test;
@@ -39,8 +55,6 @@ describe('a caller that has lost rights while its call waited', () => {
         secrets: new WebhookSecrets(platform.config.controlSecret),
       }),
     );
-    const call = <M extends Method>(of: M, request: MessageInitShape<M['input']>, caller: Caller) =>
-      at.registry.unary(of, create(of.input, request) as MessageShape<M['input']>, internalContext(caller));
     const { caller: defender } = await at.signedIn();
     const webhook = { url: 'https://example.com/', secret: 'secret', events: ['device.provisioned'] };
     const { webhookId } = await call(webhooks.createWebhook, webhook, defender);
@@ -66,8 +80,8 @@ describe('a caller that has lost rights while its call waited', () => {
       ]);
 
     // As they were when the calls were admitted.
-    const [deleted, demoted, moved] = [await at.signedIn(), await at.signedIn(), await at.signedIn('operator')];
-    await at.call(authMethod.deleteUser, { userId: deleted.user.user_id }, defender);
+    const deleted = await gone(defender);
+    const [demoted, moved] = [await at.signedIn(), await at.signedIn('operator')];
     const demotion = { userId: demoted.user.user_id, role: User_Role.viewer, updateMask: { paths: ['role'] } };
     await at.call(authMethod.updateUser, demotion, defender);
     const customer = { customerId: newId(), name: 'Harbour', contact: '' };
@@ -76,7 +90,7 @@ describe('a caller that has lost rights while its call waited', () => {
     const move = { userId: moved.user.user_id, customerId, updateMask: { paths: ['customer_id'] } };
     await at.call(authMethod.updateUser, move, defender);
 
-    expect(await outcomes(deleted.caller)).to.deep.equal(new Set(['UNAUTHENTICATED']));
+    expect(await outcomes(deleted)).to.deep.equal(new Set(['UNAUTHENTICATED']));
     expect(await outcomes(demoted.caller)).to.deep.equal(new Set(['PERMISSION_DENIED']));
     expect(await outcomeOf(call(rules.createRule, rule(), moved.caller))).to.equal('PERMISSION_DENIED');
     expect((await call(webhooks.listWebhooks, {}, defender)).webhooks.map(({ url }) => url)).to.deep.equal([
@@ -84,5 +98,38 @@ describe('a caller that has lost rights while its call waited', () => {
     ]);
     expect((await call(rules.listRules, {}, defender)).rules).to.have.length(1);
     expect(await outcomes(defender)).to.deep.equal(new Set(['OK']));
+  });
+
+  it('shows devices to nobody else, by views, customers or device groups', async () => {
+    const { database } = at.test;
+    const platform = testPlatform(database, at.clock);
+    const usage = { ofGroup: async () => undefined, customerHasUsers: async () => false };
+    const membership = new RolloutMembership(platform.clock);
+    createDeviceRegistry(platform, createProfileReader(database), membership, usage).register(at.registry);
+    const { caller: defender } = await at.signedIn();
+    const { customerId } = await call(devices.createCustomer, { name: 'Marina' }, defender);
+    const { groupId } = await call(devices.createDeviceGroup, { name: newId() }, defender);
+    const queried = { name: newId(), query: { q: 'nothing' } };
+    const { groupId: queriedId } = await call(devices.createDeviceGroup, queried, defender);
+    const { deviceId } = (await call(devices.createDevice, { hardwareId: newId() }, defender)).device!;
+    const entity = { case: 'deviceId', value: deviceId } as const;
+    const { entityViewId } = await call(devices.createEntityView, { name: 'View', entity, keys: ['t'] }, defender);
+    const mask = (path: string) => ({ updateMask: { paths: [path] } });
+    const outcomes = async (caller: Caller) => {
+      const calls = [
+        call(devices.createEntityView, { name: 'View', entity, customerId }, caller),
+        call(devices.updateEntityView, { entityViewId, keys: [], ...mask('keys') }, caller),
+        call(devices.updateDevice, { deviceId, customerId, ...mask('customer_id') }, caller),
+        call(devices.updateDevice, { deviceId, groupIds: [groupId], ...mask('group_ids') }, caller),
+        call(devices.updateDevice, { deviceId, tags: { site: 'quay' }, ...mask('tags') }, caller),
+        call(devices.addDevicesToGroup, { groupId, deviceIds: [deviceId] }, caller),
+        call(devices.updateDeviceGroup, { groupId: queriedId, query: {}, ...mask('query') }, caller),
+      ];
+      return Promise.all(calls.map(outcomeOf));
+    };
+    const refused = await outcomes(await gone(defender));
+    expect(refused).to.deep.equal(refused.map(() => 'UNAUTHENTICATED'));
+    const allowed = await outcomes(defender);
+    expect(allowed).to.deep.equal(allowed.map(() => 'OK'));
   });
 });

@@ -1,10 +1,11 @@
 // SQL of second factors. All of it runs in system transactions, because a platform administrator has no tenant; every
 // statement names the user.
-import type { Transaction } from '../../platform/database/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { unauthenticated } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { sessionState } from '../credentials/credential-store.ts';
 import type { Passkey } from './passkeys.ts';
+import { newRecoveryCodes, recoveryCodeHash } from './recovery-codes.ts';
 
 /** A user with stored factors. */
 export interface FactorOwner {
@@ -82,6 +83,19 @@ export async function lockFactors(tx: Transaction, owner: FactorOwner): Promise<
   return rows[0]!;
 }
 
+/** Runs a transaction on the account and the factors of a caller who changes them, both locked. */
+export function onOwnFactors<T>(
+  database: Database,
+  caller: Caller,
+  work: (tx: Transaction, account: FactorAccount, factors: FactorRow) => Promise<T>,
+): Promise<T> {
+  return database.system(async (tx) => {
+    const account = await lockOwnAccount(tx, caller);
+    const factors = await lockFactors(tx, { userId: caller.userId, tenantId: account.tenant_id });
+    return work(tx, account, factors);
+  });
+}
+
 /** Returns the methods with which a user can prove a second factor. */
 export async function methodsOf(tx: Transaction, userId: string): Promise<MfaMethod[]> {
   const { rows } = await tx.query<Record<MfaMethod, boolean>>(
@@ -109,6 +123,11 @@ export async function confirmTotp(tx: Transaction, userId: string, step: number)
        pending_totp_since = NULL WHERE user_id = $1`,
     [userId, step],
   );
+}
+
+/** Removes a user's authenticator app. */
+export async function removeTotp(tx: Transaction, userId: string): Promise<void> {
+  await tx.query('UPDATE second_factors SET totp_secret = NULL WHERE user_id = $1', [userId]);
 }
 
 /** Marks the codes up to a step as used. */
@@ -146,6 +165,33 @@ export async function listPasskeys(tx: Transaction, userId: string): Promise<Pas
   }));
 }
 
+/** What a user is shown about a security key. */
+export interface PasskeyDescription {
+  readonly credential_id: string;
+  readonly name: string;
+  readonly created_at: Date;
+  readonly last_used_at: Date | null;
+}
+
+/** Describes a user's security keys and passkeys, oldest first. */
+export async function describePasskeys(tx: Transaction, userId: string): Promise<PasskeyDescription[]> {
+  const { rows } = await tx.query<PasskeyDescription>(
+    `SELECT credential_id, name, created_at, last_used_at FROM webauthn_credentials WHERE user_id = $1
+     ORDER BY created_at, credential_id`,
+    [userId],
+  );
+  return rows;
+}
+
+/** Removes a security key or passkey. Reports whether there was one. */
+export async function removePasskey(tx: Transaction, userId: string, id: string): Promise<boolean> {
+  const { rowCount } = await tx.query('DELETE FROM webauthn_credentials WHERE user_id = $1 AND credential_id = $2', [
+    userId,
+    id,
+  ]);
+  return rowCount === 1;
+}
+
 /** Stores a security key or passkey. Reports whether it was new. */
 export async function insertPasskey(
   tx: Transaction,
@@ -180,13 +226,15 @@ export async function usePasskey(tx: Transaction, userId: string, id: string, co
   );
 }
 
-/** Replaces a user's recovery codes. */
-export async function replaceRecoveryCodes(tx: Transaction, owner: FactorOwner, hashes: readonly Buffer[]) {
+/** Replaces a user's recovery codes by new ones and returns these. */
+export async function replaceRecoveryCodes(tx: Transaction, owner: FactorOwner): Promise<string[]> {
+  const codes = newRecoveryCodes();
   await tx.query('DELETE FROM recovery_codes WHERE user_id = $1', [owner.userId]);
   await tx.query(
     'INSERT INTO recovery_codes (user_id, tenant_id, code_hash) SELECT $1, $2, hash FROM unnest($3::bytea[]) AS h (hash)',
-    [owner.userId, owner.tenantId, hashes],
+    [owner.userId, owner.tenantId, codes.map((code) => recoveryCodeHash(owner.userId, code))],
   );
+  return codes;
 }
 
 /** Returns the hashes of a user's unused recovery codes. */
@@ -200,6 +248,22 @@ export async function listRecoveryCodes(tx: Transaction, userId: string): Promis
 /** Deletes a recovery code that has been used. */
 export async function useRecoveryCode(tx: Transaction, userId: string, hash: Buffer): Promise<void> {
   await tx.query('DELETE FROM recovery_codes WHERE user_id = $1 AND code_hash = $2', [userId, hash]);
+}
+
+/** Returns the users of an e-mail address, of a tenant or of all (null), with so many failed attempts or more, and locks these. */
+export async function lockDelayedFactors(
+  tx: Transaction,
+  email: string,
+  tenantId: string | null,
+  failures: number,
+): Promise<string[]> {
+  const { rows } = await tx.query<{ user_id: string }>(
+    `SELECT user_id FROM second_factors f JOIN users u USING (user_id)
+     WHERE lower(email) = lower($1) AND ($2::text IS NULL OR u.tenant_id = $2) AND f.failures >= $3
+     ORDER BY user_id FOR UPDATE OF f`,
+    [email, tenantId, failures],
+  );
+  return rows.map((row) => row.user_id);
 }
 
 /** Records failed attempts, none after a success. */

@@ -7,18 +7,15 @@ import type { Caller, Implementation } from '../../platform/rpc.ts';
 import {
   confirmTotp,
   type FactorAccount,
-  type FactorRow,
   insertPasskey,
   listPasskeys,
-  lockFactors,
-  lockOwnAccount,
   markEnrolled,
+  onOwnFactors,
   replaceRecoveryCodes,
   storePendingTotp,
   storeRegistration,
 } from '../second-factors/factor-store.ts';
 import { registrationOptions, relyingPartyOf, verifyRegistration } from '../second-factors/passkeys.ts';
-import { newRecoveryCodes, recoveryCodeHash } from '../second-factors/recovery-codes.ts';
 import { acceptedStep, newTotpSecret, otpauthUri } from '../second-factors/totp.ts';
 import type { SecondStepParts } from './second-step.ts';
 import { raiseSession, revokeSessionsOfUser } from './sessions.ts';
@@ -33,17 +30,6 @@ export function enrollmentHandlers(
 ): Implementation<typeof AuthService> {
   const { database, clock, logger, secrets, dashboardOrigin } = parts;
 
-  /** Runs a transaction on the caller's account and factors, both locked. */
-  const onFactors = <T>(
-    caller: Caller,
-    work: (tx: Transaction, account: FactorAccount, factors: FactorRow) => Promise<T>,
-  ): Promise<T> =>
-    database.system(async (tx) => {
-      const account = await lockOwnAccount(tx, caller);
-      const factors = await lockFactors(tx, { userId: caller.userId, tenantId: account.tenant_id });
-      return work(tx, account, factors);
-    });
-
   /**
    * Makes the caller's session one with a second factor. A first factor also ends the user's other sessions, which were
    * opened without one.
@@ -57,20 +43,9 @@ export function enrollmentHandlers(
     logger.info({ user: caller.userId, tenant: account.tenant_id, method }, 'enrolled a second factor');
   };
 
-  const newCodes = async (tx: Transaction, account: FactorAccount): Promise<string[]> => {
-    const { user_id: userId, tenant_id: tenantId } = account;
-    const codes = newRecoveryCodes();
-    await replaceRecoveryCodes(
-      tx,
-      { userId, tenantId },
-      codes.map((code) => recoveryCodeHash(userId, code)),
-    );
-    return codes;
-  };
-
   return {
     enrollTotp: (_request, { caller }) =>
-      onFactors(caller, async (tx, account) => {
+      onOwnFactors(database, caller, async (tx, account) => {
         const secret = newTotpSecret();
         await storePendingTotp(tx, caller.userId, secrets.seal(caller.userId, secret), clock.now());
         const issuer = account.tenant_id === null ? 'Kellet' : `Kellet ${account.tenant_id}`;
@@ -78,7 +53,7 @@ export function enrollmentHandlers(
       }),
 
     confirmTotp: (request, { caller }) =>
-      onFactors(caller, async (tx, account, factors) => {
+      onOwnFactors(database, caller, async (tx, account, factors) => {
         const { pending_totp_secret: sealed, pending_totp_since: since } = factors;
         if (sealed === null || since === null || since.getTime() + enrollmentMilliseconds <= clock.now()) {
           throw failedPrecondition('no authenticator app is being enrolled: begin with POST /api/v1/auth/mfa/totp');
@@ -88,12 +63,14 @@ export function enrollmentHandlers(
         if (step === undefined) throw invalidArgument('code is not the current code of the authenticator app');
         await confirmTotp(tx, caller.userId, step);
         await enrolled(tx, caller, account, 'totp');
-        return { recoveryCodes: await newCodes(tx, account) };
+        return {
+          recoveryCodes: await replaceRecoveryCodes(tx, { userId: caller.userId, tenantId: account.tenant_id }),
+        };
       }),
 
     beginWebauthnRegistration: (_request, { caller }) => {
       const party = relyingPartyOf(dashboardOrigin);
-      return onFactors(caller, async (tx, { email, name }) => {
+      return onOwnFactors(database, caller, async (tx, { email, name }) => {
         const known = await listPasskeys(tx, caller.userId);
         if (known.length >= maximumPasskeys) {
           throw failedPrecondition(`a user has at most ${maximumPasskeys} security keys`);
@@ -109,7 +86,7 @@ export function enrollmentHandlers(
     finishWebauthnRegistration: async (request, { caller }) => {
       const party = relyingPartyOf(dashboardOrigin);
       const name = textField('name', request.name, { maximum: 128 });
-      const outcome = await onFactors(caller, async (tx, account, factors) => {
+      const outcome = await onOwnFactors(database, caller, async (tx, account, factors) => {
         const { registration_challenge: challenge, registration_session: session, registration_until: until } = factors;
         // Whatever the outcome, a challenge is used once.
         await storeRegistration(tx, caller.userId, undefined);
@@ -125,7 +102,7 @@ export function enrollmentHandlers(
           return alreadyExists('the security key is already registered');
         }
         await enrolled(tx, caller, account, 'webauthn');
-        const recoveryCodes = account.mfa_enrolled ? [] : await newCodes(tx, account);
+        const recoveryCodes = account.mfa_enrolled ? [] : await replaceRecoveryCodes(tx, owner);
         return { credentialId: passkey.id, recoveryCodes };
       });
       if (outcome instanceof Error) throw outcome;

@@ -90,7 +90,7 @@ export class LoginThrottle {
 
   /**
    * Returns at most `limit` accounts with delays after one, in order of e-mail and address: those of a tenant, or all
-   * (null).
+   * (null). The address is empty for the delay after wrong second factors, which holds for all addresses.
    */
   async list(
     tx: Transaction,
@@ -100,13 +100,19 @@ export class LoginThrottle {
   ): Promise<LockoutRow[]> {
     const [email, address] = after ?? [null, null];
     const since = new Date(this.clock.now() - pairRule.forgetSeconds * 1000);
+    const isOf = (condition: string): string => (tenantId === null ? '' : `AND ${condition}`);
     const { rows } = await tx.query<LockoutRow>(
-      `SELECT email, address, failures, blocked_until, tenant_ids FROM login_failures
-       WHERE email IS NOT NULL AND failures >= $1 AND last_failure_at >= $2
-         AND ($3::text IS NULL OR (email COLLATE "C", address COLLATE "C") > ($3, $4))
-         ${tenantId === null ? '' : 'AND tenant_ids @> $6'}
+      `SELECT * FROM (
+         SELECT email, address, failures, blocked_until, tenant_ids FROM login_failures
+         WHERE email IS NOT NULL AND failures >= $1 AND last_failure_at >= $2 ${isOf('tenant_ids @> ARRAY[$6]')}
+         UNION ALL
+         SELECT lower(email), '', max(failures), max(blocked_until), array_agg(coalesce(u.tenant_id, ''))
+         FROM second_factors f JOIN users u USING (user_id)
+         WHERE failures >= $1 AND last_failure_at >= $2 ${isOf('f.tenant_id = $6')} GROUP BY lower(email)
+       ) AS delayed
+       WHERE $3::text IS NULL OR (email COLLATE "C", address COLLATE "C") > ($3, $4)
        ORDER BY email COLLATE "C", address COLLATE "C" LIMIT $5`,
-      [pairRule.free, since, email, address, limit, ...(tenantId === null ? [] : [[tenantId]])],
+      [pairRule.free, since, email, address, limit, ...(tenantId === null ? [] : [tenantId])],
     );
     return rows;
   }

@@ -527,6 +527,16 @@ describe('second factors', () => {
           await finish(token, key.get(await begin(token)));
         });
       }
+
+      it('of a copy, whose counter the authenticator has reached at an earlier sign-in', async () => {
+        const { user, key } = await withKey();
+        const [first, second] = [await mfaToken(user), await mfaToken(user)];
+        await finish(first, key.get(await begin(first), { counter: 5 }));
+        for (const counter of [2, 5]) {
+          expect(await codeOf(finish(second, key.get(await begin(second), { counter })))).to.equal('UNAUTHENTICATED');
+        }
+        await finish(second, key.get(await begin(second), { counter: 6 }));
+      });
     });
 
     it('does not sign in with a replayed assertion, or with the challenge of another sign-in', async () => {

@@ -87,6 +87,17 @@ export class SignInEvents {
     });
   }
 
+  /**
+   * Records in the log of the platform that a browser returned from a provider which it had not gone to, so that the tenant is
+   * unknown: once a minute, because anyone can repeat it all the time.
+   */
+  returnedElsewhere(origin: SessionOrigin): void {
+    const factor = { kind: 'provider', id: '' } as const;
+    for (const facts of factsOfFailure({ factor, accounts: [], email: '', code: 'UNAUTHENTICATED' }, origin)) {
+      this.audit.noteOnce(facts);
+    }
+  }
+
   /** Records a sign-in that failed: in the log of each tenant whose account was tried, or of the platform. */
   failed(failure: FailedSignIn, origin: SessionOrigin): void {
     for (const facts of factsOfFailure(failure, origin)) {

@@ -98,6 +98,18 @@ describe('login', () => {
     }
   });
 
+  it('opens no session without the second factor that its user enrolls meanwhile', async () => {
+    const user = await at.makeUser();
+    const { code } = await at.test.database.system(async (tx) => {
+      await tx.query('UPDATE users SET mfa_enrolled = true WHERE user_id = $1', [user.user_id]);
+      const started = codeOf(at.login(user.email));
+      await lockWaitedFor(at.test.database);
+      return { code: started };
+    });
+    expect(await code).to.equal('UNAUTHENTICATED');
+    expect(await at.login(user.email)).to.include({ accessToken: '', mfaRequired: true });
+  });
+
   it('hashes a password again for sign-ins at the same time, none of which fails', async () => {
     const user = await at.makeUser();
     const old = await hash(password, { memoryCost: 8192, timeCost: 1, parallelism: 1 });

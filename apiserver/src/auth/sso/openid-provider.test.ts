@@ -1,5 +1,5 @@
 // What providers can make a process keep: their documents are what whoever names them wants.
-import { generateKeyPairSync, type KeyObject } from 'node:crypto';
+import { createPrivateKey, generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -133,6 +133,21 @@ describe('a provider of OpenID Connect', () => {
       expect(await askedAgain(names.at(-1)!, verify)).to.equal(false);
       expect(await askedAgain(names[0]!, verify)).to.equal(true);
     });
+
+    it('are not used if they take long to verify', async () => {
+      // With the exponents exchanged, signing is quick, and verifying takes ten times as long as with usual keys.
+      const { n, e, d, ...primes } = signingKey.export({ format: 'jwk' });
+      const slow = { n, e: d, d: e, ...primes, dp: e, dq: e };
+      const usual = signingKey;
+      signingKey = createPrivateKey({ key: slow, format: 'jwk' });
+      keySet = { keys: [{ ...jwk, e: d }] };
+      expect(await verify('exponent')).to.equal('ERR_JWKS_NO_MATCHING_KEY');
+      const large = generateKeyPairSync('rsa', { modulusLength: 4352 });
+      signingKey = large.privateKey;
+      keySet = { keys: [{ ...jwk, ...large.publicKey.export({ format: 'jwk' }) }] };
+      expect(await verify('modulus')).to.equal('ERR_JWKS_NO_MATCHING_KEY');
+      signingKey = usual;
+    }).timeout(30_000);
 
     it('are not read beyond their maximum length, or without a set of keys', async () => {
       keySet = { keys: [jwk], unused: 'x'.repeat(documentBytes) };

@@ -194,18 +194,28 @@ export class OpenidProviders {
       ...{ cacheMaxAge: keysMilliseconds, cooldownDuration: rereadMilliseconds },
       [customKeyFetch]: async (text, { method, headers }) => {
         const sent = { method, headers: Object.fromEntries(headers), body: undefined, redirect: 'manual' } as const;
-        const response = await this.fetchDocument(text, sent);
-        if (response.status !== 200) return response;
-        const kept = keptKeys(await response.json());
-        if (this.keys.peek(url) === made) {
+        return this.fetchKeys(text, sent, (kept) => {
+          if (this.keys.peek(url) !== made) return;
           this.keys.delete(url);
           this.keys.set(url, made, { size: emptyKeysBytes + memoryOf(kept) });
-        }
-        return Response.json(kept ?? {});
+        });
       },
     });
     this.keys.set(url, made, { size: emptyKeysBytes });
     return made;
+  }
+
+  /** Returns what is used of a provider's keys, or its response if it is none. */
+  private async fetchKeys(
+    url: string,
+    options: Parameters<CustomFetch>[1],
+    read: (kept: unknown) => void = () => undefined,
+  ): Promise<Response> {
+    const response = await this.fetchDocument(url, options);
+    if (response.status !== 200) return response;
+    const kept = keptKeys(await response.json());
+    read(kept);
+    return Response.json(kept ?? {});
   }
 
   /**
@@ -243,7 +253,8 @@ export class OpenidProviders {
     const { clientId, clientSecret } = client;
     const configuration = new Configuration(metadata, clientId, undefined, authentication(clientSecret));
     const keysUrl = metadata.jwks_uri === undefined ? undefined : URL.parse(metadata.jwks_uri)?.href;
-    configuration[customFetch] = (url, options) => (url === keysUrl ? this.fetchDocument : this.fetch)(url, options);
+    configuration[customFetch] = (url, options) =>
+      url === keysUrl ? this.fetchKeys(url, options) : this.fetch(url, options);
     // The guard has decided where plain http may be used.
     if (client.issuer.startsWith('http:')) allowInsecureRequests(configuration);
     // Verifies the signature of ID tokens too, although they come directly from the provider.

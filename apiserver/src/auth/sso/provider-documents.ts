@@ -37,11 +37,21 @@ export const keptMetadata = (read: ServerMetadata): ServerMetadata => ({
   issuer: read.issuer,
 });
 
-/** Returns a key set with the members of keys that are used, or undefined if it is none. */
+/** Maximum characters (base64url) of the modulus and the exponent of an RSA key: 4096 and 32 bits, and a zero before them. */
+const maximumRsa = { n: 684, e: 7 };
+
+/** Reports whether signatures are verified in less than a millisecond: with others, anyone could keep the threads of a process busy. */
+const isQuick = (key: object): boolean =>
+  Object.entries(maximumRsa).every(([name, characters]) => {
+    const value: unknown = Object.hasOwn(key, name) ? (key as Readonly<Record<string, unknown>>)[name] : undefined;
+    return value === undefined || (typeof value === 'string' && value.length <= characters);
+  });
+
+/** Returns a key set with the members of keys that are used, without keys that take long, or undefined if it is none. */
 export function keptKeys(read: unknown): { readonly keys: readonly object[] } | undefined {
   if (typeof read !== 'object' || read === null || !('keys' in read) || !Array.isArray(read.keys)) return undefined;
   const isKey = (key: unknown): key is object =>
-    typeof key === 'object' && key !== null && 'kty' in key && typeof key.kty === 'string';
+    typeof key === 'object' && key !== null && 'kty' in key && typeof key.kty === 'string' && isQuick(key);
   return { keys: read.keys.filter(isKey).map((key) => pick(key, keyMembers)) };
 }
 

@@ -258,6 +258,17 @@ describe('single sign-on', () => {
       const victim = new TestBrowser();
       await start(victim, await provider());
       expectRefused(await callback(victim, url));
+      // It is not known for which tenant the sign-in was begun: the attempt is in the platform's log.
+      const attempts = () =>
+        at.test.database.system((tx) =>
+          tx.query(
+            `SELECT FROM (SELECT tenant_id, action, resource_kind, resource_id, result FROM audit_pending
+               UNION ALL SELECT tenant_id, action, resource_kind, resource_id, result FROM audit_events) AS event
+             WHERE (tenant_id, action, resource_kind, resource_id, result)
+               = ('', 'auth.login_failed', 'provider', '', 'UNAUTHENTICATED')`,
+          ),
+        );
+      await eventually(async () => (await attempts()).rowCount! > 0);
     });
 
     it('a second time, with the same code and cookie', async () => {

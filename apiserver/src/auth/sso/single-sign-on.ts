@@ -146,9 +146,14 @@ export class SingleSignOn {
    * reason. Throws UNAVAILABLE if the provider cannot be reached, and if too many returns of the tenant or in all are being completed.
    */
   async finish(returned: ReturnedBrowser): Promise<FinishedSignIn> {
+    const { events, logger } = this.parts;
     const { request, cookies, origin } = returned;
     const begun = this.begun(request.state, cookies);
-    if (!begun) throw refused();
+    if (!begun) {
+      logger.warn({ reason: 'this browser did not begin it, or too long ago' }, 'a sign-in at a provider was refused');
+      events.returnedElsewhere(origin);
+      throw refused();
+    }
     try {
       return await this.returns.run(begun.tenantId, () => this.finishBegun(returned, begun), {
         milliseconds: turnMilliseconds,
@@ -157,7 +162,7 @@ export class SingleSignOn {
       if (error instanceof KelletError && isRefusal(error.code)) {
         const { tenantId, provider } = begun;
         const failure = { factor: { kind: 'provider', id: provider }, accounts: [], email: '', tenantId } as const;
-        this.parts.events.failed({ ...failure, code: error.code }, origin);
+        events.failed({ ...failure, code: error.code }, origin);
       }
       throw error;
     }
@@ -215,7 +220,7 @@ export class SingleSignOn {
    * Ends the caller's session, and returns where the browser ends the one at the provider that it began with. Throws
    * INVALID_ARGUMENT before anything is ended; a provider that is away only leaves the URL empty.
    */
-  async signOut({ redirectUri: given }: LogoutSsoRequest, caller: Caller): Promise<ProviderLogout> {
+  async signOut({ redirectUri: given = '' }: LogoutSsoRequest, caller: Caller): Promise<ProviderLogout> {
     const { config, database, providers, secrets, logger } = this.parts;
     const redirectUri = redirectField(given, config.dashboardOrigin);
     const { tenantId, sessionId, userId } = caller;

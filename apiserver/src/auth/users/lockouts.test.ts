@@ -1,5 +1,6 @@
 import { timestampMs } from '@bufbuild/protobuf/wkt';
 import { expect } from 'chai';
+import { Secret, TOTP } from 'otpauth';
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { codeOf } from '../../platform/testing/refusals.ts';
@@ -78,6 +79,39 @@ describe('lockouts', () => {
     expect((await list(platform, email)).map(({ address }) => address)).to.deep.equal(['192.0.2.5']);
     await clear(platform, email);
     await at.login(email, { address: '192.0.2.5', tenantId: 'acme' });
+  });
+
+  it('after wrong second factors too show the account, and are cleared by who may manage it', async () => {
+    const { user, caller } = await at.signedIn();
+    const { secret } = await at.call(method.enrollTotp, {}, caller);
+    const codeOfApp = () => new TOTP({ secret: Secret.fromBase32(secret) }).generate({ timestamp: at.clock.now() });
+    await at.call(method.confirmTotp, { code: codeOfApp() }, caller);
+    at.clock.advance(30_000);
+    const verify = async (code: string) =>
+      at.call(method.verifyMfa, { mfaToken: (await at.login(user.email)).mfaToken, code });
+    for (let count = 0; count < 4; count += 1) expect(await codeOf(verify('000000'))).to.equal('UNAUTHENTICATED');
+    expect(await list(admin, user.email)).to.deep.equal([]);
+    expect(await codeOf(verify('000000'))).to.equal('UNAUTHENTICATED');
+    const [lockout, ...others] = await list(admin, user.email);
+    expect(others).to.deep.equal([]);
+    expect(lockout).to.include({ email: user.email, address: '', failures: 5 });
+    expect(timestampMs(lockout!.until!)).to.be.closeTo(at.clock.now() + 1000, 10);
+    const foreign = (await at.signedIn('tenant_admin', 'other')).caller;
+    expect(await list(foreign, user.email)).to.deep.equal([]);
+    expect(await codeOf(clear(foreign, user.email))).to.equal('NOT_FOUND');
+
+    const limited = await at.signedIn('viewer');
+    await at.call(
+      method.createGroup,
+      { name: newId(), scopes: ['users:write'], userIds: [limited.user.user_id] },
+      admin,
+    );
+    const manager = await at.auth.authenticate(limited.tokens.accessToken, '127.0.0.1');
+    expect(await codeOf(clear(manager, user.email))).to.equal('PERMISSION_DENIED');
+    expect(await codeOf(verify(codeOfApp()))).to.equal('RESOURCE_EXHAUSTED');
+    await clear(admin, user.email.toUpperCase());
+    expect(await list(admin, user.email)).to.deep.equal([]);
+    expect((await verify(codeOfApp())).accessToken).not.to.equal('');
   });
 
   it('do not store what is not the address of an account', async () => {

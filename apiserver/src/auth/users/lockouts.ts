@@ -7,11 +7,14 @@ import { textField } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import { isAccount } from '../accounts/account-store.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { lockDelayedFactors, storeFailures } from '../second-factors/factor-store.ts';
+import { pairRule } from '../sign-in/login-delay.ts';
 import type { LoginThrottle } from '../sign-in/login-throttle.ts';
+import { checkMayManageUser } from './users.ts';
 
 /** The handlers. */
 export function lockoutHandlers(platform: AuthPlatform, throttle: LoginThrottle): Implementation<typeof AuthService> {
-  const { database, paging } = platform;
+  const { database, clock, paging } = platform;
   return {
     listLockouts: async (request, { caller }) => {
       const tenantId = tenantOf(caller);
@@ -37,6 +40,11 @@ export function lockoutHandlers(platform: AuthPlatform, throttle: LoginThrottle)
       await database.system(async (tx) => {
         if (!(await isAccount(tx, tenantId, email))) throw notFound('email');
         await throttle.clear(tx, email, tenantId);
+        for (const userId of await lockDelayedFactors(tx, email, tenantId, pairRule.free)) {
+          // Whoever also has the password of another user could guess codes without a delay.
+          if (tenantId !== null) await checkMayManageUser(tx, tenantId, userId, caller);
+          await storeFailures(tx, userId, 0, clock.now(), 0);
+        }
       });
       return {};
     },

@@ -70,12 +70,12 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       return toUser(row, groupIds);
     },
 
-    revokeAllSessions: async (request, { tenantId, caller }) => {
-      if (request.userId === '') {
+    revokeAllSessions: async ({ userId: given = '' }, { tenantId, caller }) => {
+      if (given === '') {
         await database.system((tx) => revokeSessionsOfUser(tx, caller.userId, caller.sessionId));
         return {};
       }
-      const userId = idField('user', request.userId);
+      const userId = idField('user', given);
       if (userId === caller.userId) {
         await database.system((tx) => revokeSessionsOfUser(tx, userId, ''));
         return {};
@@ -84,9 +84,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         throw permissionDenied('the scope users:write is required to end the sessions of another user');
       }
       await transaction(tenantId, async (tx) => {
-        const { role } = await findUser(tx, tenantId, userId);
-        const groupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
-        checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
+        await checkMayManageUser(tx, tenantId, userId, caller);
         await revokeSessionsOfUser(tx, userId, '');
       });
       return {};
@@ -299,6 +297,18 @@ function checkMayManage(caller: Caller, rights: Rights): void {
   if (beyond.length > 0) {
     throw permissionDenied(`the user has, or would have, scopes that the caller does not hold: ${beyond.join(', ')}`);
   }
+}
+
+/** Throws NOT_FOUND, and PERMISSION_DENIED if a user holds scopes that the caller lacks. */
+export async function checkMayManageUser(
+  tx: Transaction,
+  tenantId: string,
+  userId: string,
+  caller: Caller,
+): Promise<void> {
+  const { role } = await findUser(tx, tenantId, userId);
+  const groupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
+  checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
 }
 
 /** Returns what groups grant, and locks them against change until the transaction ends. Throws NOT_FOUND. */

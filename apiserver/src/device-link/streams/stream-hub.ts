@@ -90,8 +90,8 @@ export class StreamHub {
       [streamChannel, deviceChannel],
       (channel, payload) => (channel === streamChannel ? this.announced(payload) : this.deviceChanged(payload)),
       (lost) => {
-        // Announcements may have been missed.
-        if (!lost) this.checkAll().catch((error: unknown) => this.logger.warn({ err: error }, 'streams not checked'));
+        // Announcements may have been missed, or are being missed.
+        this.checkAll().catch((error: unknown) => lost || this.logger.warn({ err: error }, 'streams not checked'));
       },
     );
   }

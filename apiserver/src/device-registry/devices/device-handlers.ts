@@ -37,6 +37,8 @@ import type { RegistryParts } from './registry-parts.ts';
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
 /** What limited users may change. */
 const updatableByLimited: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
+/** What decides who reaches a device: its customer, and its groups, of which some follow its tags and those of its profile. */
+const reaching = ['customer_id', 'group_ids', 'tags', 'profile_id'] as const satisfies (typeof updatable)[number][];
 const maximumMetadataBytes = 16_384;
 /** Devices of a page that waits for no turn: each has up to 32 KiB of tags and metadata. */
 const smallPage = 10;
@@ -167,6 +169,8 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
         if (groupsBefore && !isDeepStrictEqual(groupsBefore, await followedGroups(tx, tenantId, deviceId))) {
           throw permissionDenied('a user who is limited to some devices may not move devices between device groups');
         }
+        // The call may have waited for the device.
+        if (reaching.some((field) => fields.has(field))) await refuseLosses(tx, context.caller);
         return gather(tx, tenantId, [row]);
       });
       return viewOne(context, gathered);

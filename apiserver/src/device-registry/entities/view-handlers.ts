@@ -6,6 +6,7 @@ import type {
   DeviceRegistryService,
   EntityViewSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { refuseLosses } from '../../auth/credentials/refuse-losses.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
@@ -83,6 +84,8 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
           await checkRoom(tx, [tenantId], viewLimit);
           await checkCustomer(tx, tenantId, request.customerId);
           const entity = await entityValues(tx, tenantId, request.entity);
+          // The call may have waited for the customer or the device.
+          await refuseLosses(tx, caller);
           return insertView(tx, tenantId, newId(), new Map([...values, ...entity]));
         }),
       );
@@ -112,7 +115,8 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
     updateEntityView: async (request, { tenantId, caller }) => {
       const viewId = idField('entity view', request.entityViewId);
       const fields = updatedFields(request.updateMask, updatable);
-      if ([...fields].some((field) => field !== 'name')) checkMayShow(caller);
+      const isShowing = [...fields].some((field) => field !== 'name');
+      if (isShowing) checkMayShow(caller);
       const values = new Map<string, unknown>();
       if (fields.has('name')) values.set('name', nameField(request.name ?? ''));
       if (fields.has('keys')) values.set('keys', keysField(request.keys));
@@ -127,6 +131,7 @@ export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRe
           const before = found(await findView(tx, tenantId, viewId, null, 'FOR UPDATE'));
           for (const [column, value] of entity) values.set(column, value);
           if (values.size === 0) return before;
+          if (isShowing) await refuseLosses(tx, caller);
           const { start_time: start, end_time: end } = { ...before, ...Object.fromEntries(values) };
           checkWindow(start, end);
           return changeView(tx, tenantId, viewId, values);

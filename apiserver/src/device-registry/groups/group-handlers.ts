@@ -6,6 +6,7 @@ import type {
   DeviceGroupSchema,
   DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { refuseLosses } from '../../auth/credentials/refuse-losses.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
@@ -106,7 +107,7 @@ export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRe
       return { deviceGroups: items, nextPageToken };
     },
 
-    updateDeviceGroup: async (request, { tenantId }) => {
+    updateDeviceGroup: async (request, { tenantId, caller }) => {
       const groupId = idField('device group', request.groupId);
       const fields = updatedFields(request.updateMask, ['name', 'description', 'query'] as const);
       const name = fields.has('name') ? textField('name', request.name ?? '', { minimum: 1, maximum: 128 }) : undefined;
@@ -123,7 +124,10 @@ export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRe
           await holdQueriedGroup(tx, tenantId, query);
         }
         const changed = await changeGroup(tx, tenantId, groupId, { name, description, query });
-        if (query) await beginWalk(tx, tenantId, groupId);
+        if (query) {
+          await beginWalk(tx, tenantId, groupId);
+          await refuseLosses(tx, caller);
+        }
         return changed;
       });
       return query && fields.has('query') ? filled(tenantId, groupId) : toGroup(row);
@@ -140,7 +144,7 @@ export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRe
       return {};
     },
 
-    addDevicesToGroup: async (request, { tenantId }) => {
+    addDevicesToGroup: async (request, { tenantId, caller }) => {
       const groupId = idField('device group', request.groupId);
       const deviceIds = [...new Set(request.deviceIds.map((id) => id.toLowerCase()))];
       if (deviceIds.length === 0) throw invalidArgument('device_ids must name at least one device');
@@ -152,6 +156,8 @@ export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRe
           checkHasNoQuery(await findGroup(tx, tenantId, groupId));
           await addMembers(tx, tenantId, groupId, deviceIds);
           await queryGroups.follow(tx, tenantId, deviceIds);
+          // The call may have waited for the devices, and the members of a group decide who reaches them.
+          await refuseLosses(tx, caller);
           return findGroup(tx, tenantId, groupId);
         }),
       );

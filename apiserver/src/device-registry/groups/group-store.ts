@@ -14,9 +14,7 @@ export function followGroups(database: Database, changed: (group: string | undef
   database.listen(
     [groupChannel],
     (_channel, group) => changed(group),
-    (lost) => {
-      if (!lost) changed(undefined);
-    },
+    () => changed(undefined),
   );
 }
 

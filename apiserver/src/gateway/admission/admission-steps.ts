@@ -35,6 +35,9 @@ export interface DeviceRelations {
   readonly isVisible: IsVisible;
 }
 
+/** Reports whether a caller may do nothing in any tenant: it must use up no window, nor that of the platform's administrators. */
+const isWithoutRights = ({ kind, tenantId }: Caller): boolean => kind === 'kubernetes' && tenantId === '';
+
 /** The steps before a handler. */
 export class Admission {
   private readonly authenticator: Authenticator;
@@ -95,10 +98,9 @@ export class Admission {
     const use = { namespace, permission: access.kubernetesPermission };
     const identity = await this.authenticator.authenticate(credential, address, use);
     if (entry) entry.caller = identity.caller;
-    const { kind, tenantId } = identity.caller;
+    const { tenantId } = identity.caller;
     if (tenantId !== '') setTraceOwner(tenantId);
-    // Callers without rights in a tenant must not use up its window.
-    if (kind === 'kubernetes' && tenantId === '') this.limiter.throttleAddress(address);
+    if (isWithoutRights(identity.caller)) this.limiter.throttleAddress(address);
     else this.setHeaders(await this.limiter.count(access, identity), headers);
     this.authorize(access, identity.caller, address);
     return identity.caller;
@@ -153,8 +155,11 @@ export class Admission {
     return inSomeTrace(async () => {
       setTraceOwner(addressBlock(address));
       const identity = await this.authenticator.authenticate(credential, address);
-      const wait = (await this.limiter.countWindow(identity)).retryAfterSeconds;
-      if (wait > 0) throw new RateLimitExceeded(wait);
+      if (isWithoutRights(identity.caller)) this.limiter.throttleAddress(address);
+      else {
+        const wait = (await this.limiter.countWindow(identity)).retryAfterSeconds;
+        if (wait > 0) throw new RateLimitExceeded(wait);
+      }
       return identity.caller;
     });
   }

@@ -360,6 +360,44 @@ describe('caching credentials', () => {
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
   });
 
+  it('ends an open call after half a minute in which the auth service was unavailable, but not that of a device', async () => {
+    const device: TestToken = { valid: true, tenantId: 'acme', kind: Kind.device, deviceId: 'd1' };
+    const ended: string[] = [];
+    for (const [credential, who] of [
+      ['token', user],
+      ['key', device],
+    ] as const) {
+      reply = async () => who;
+      const { caller } = await authenticator.authenticate(credential, '127.0.0.1');
+      const end = ({ code }: KelletError): void => void ended.push(`${caller.kind} ${code}`);
+      authenticator.watch({ credential, caller, address: '127.0.0.1', end });
+    }
+    await settled();
+    mock.timers.enable({ apis: ['setTimeout'] });
+    try {
+      const pass = async (seconds: number): Promise<void> => {
+        for (let second = 0; second < seconds; second += 1) {
+          now += 1000;
+          mock.timers.tick(1000);
+          for (let turn = 0; turn < 5; turn += 1) await new Promise(setImmediate);
+        }
+      };
+      reply = () => Promise.reject(unavailable('away'));
+      listening(true);
+      await pass(20);
+      reply = async () => user;
+      await pass(2);
+      reply = () => Promise.reject(unavailable('away'));
+      listening(true);
+      await pass(29);
+      expect(ended).to.deep.equal([]);
+      await pass(3);
+      expect(ended).to.deep.equal(['user UNAVAILABLE']);
+    } finally {
+      mock.timers.reset();
+    }
+  });
+
   it("ends an open call at the credential's updated expiry", async function () {
     this.timeout(5000);
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');

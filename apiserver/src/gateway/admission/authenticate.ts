@@ -28,6 +28,7 @@ import {
   tenantDeleted,
   tenantSuspended,
   unauthenticated,
+  unavailable,
 } from '../../platform/errors.ts';
 import { type Caller, type CallerKind, internalContext, type Invoker, publicCaller } from '../../platform/rpc.ts';
 import { TokenBuckets } from '../../platform/token-bucket.ts';
@@ -47,6 +48,8 @@ const failures = { perSecond: 20, burst: 200 };
 /** Maximum concurrent rechecks of open calls, and the delay before retrying one that failed. */
 const maximumChecks = 16;
 const recheckMilliseconds = 1_000;
+/** How long an open call goes on whose credential cannot be checked, unless it is a device's. */
+const uncheckedMilliseconds = 30_000;
 /** Calls of a refused tenant that are ended in one turn of the event loop. */
 const endsAtOnce = 100;
 
@@ -104,7 +107,8 @@ export interface OpenCall {
   /** Returns why a caller whose rights have changed must be rejected. By default only the address is checked. */
   readonly refusalOf?: (caller: Caller) => string | undefined;
   /**
-   * Called once, when the credential is revoked or expires (UNAUTHENTICATED) or no longer suffices (PERMISSION_DENIED).
+   * Called once, when the credential is revoked or expires (UNAUTHENTICATED), no longer suffices (PERMISSION_DENIED) or could not be
+   * checked for half a minute (UNAVAILABLE; not for devices).
    */
   readonly end: (reason: KelletError) => void;
 }
@@ -112,6 +116,8 @@ export interface OpenCall {
 interface Watched {
   readonly call: OpenCall;
   timer: NodeJS.Timeout | undefined;
+  /** Since when checks have failed, by the clock; undefined if the last one has not. */
+  failingSince: number | undefined;
 }
 
 /** Resolves credentials to callers. */
@@ -147,7 +153,7 @@ export class Authenticator {
 
   /**
    * Listens to the database for revocations and for changed tenant settings (limit, allowlist). While that connection
-   * is lost, nothing is cached.
+   * is lost, nothing is cached, and open calls are rechecked as often as the listener says so.
    */
   listen(database: Database): void {
     this.isListening = false;
@@ -166,7 +172,7 @@ export class Authenticator {
    * longer authorised. Returns a function that ends the watch.
    */
   watch(call: OpenCall): () => void {
-    const watched: Watched = { call, timer: undefined };
+    const watched: Watched = { call, timer: undefined, failingSince: undefined };
     this.watched.add(watched);
     this.watchedIndex.add(call.caller, watched);
     this.lookAgain(watched, call.caller);
@@ -215,6 +221,7 @@ export class Authenticator {
     try {
       const now = (await this.identify(credential, address, use ?? noUse, false)).caller;
       if (!this.watched.has(watched)) return;
+      watched.failingSince = undefined;
       const refusal =
         watched.call.refusalOf?.(now) ??
         (isAllowed(address, now.ipAllowlist) ? undefined : 'this address is not on the allowlist');
@@ -223,15 +230,21 @@ export class Authenticator {
       reason = permissionDenied(refusal);
     } catch (error) {
       if (!this.watched.has(watched)) return;
-      if (!(error instanceof KelletError) || !refusing.includes(error.code)) {
+      if (error instanceof KelletError && refusing.includes(error.code)) {
+        reason = error;
+        // A valid credential of a tenant that is suspended or deleted.
+        isOfTenant = error.code === 'PERMISSION_DENIED';
+      } else {
         // Retried when the check fails: a revoked call must not stay open because the database was unavailable.
-        clearTimeout(watched.timer);
-        watched.timer = setTimeout(() => this.checkSoon(watched), recheckMilliseconds);
-        return;
+        const now = this.clock.now();
+        watched.failingSince ??= now;
+        if (watched.call.caller.kind === 'device' || now - watched.failingSince < uncheckedMilliseconds) {
+          clearTimeout(watched.timer);
+          watched.timer = setTimeout(() => this.checkSoon(watched), recheckMilliseconds);
+          return;
+        }
+        reason = unavailable('the credential could not be checked');
       }
-      reason = error;
-      // A valid credential of a tenant that is suspended or deleted.
-      isOfTenant = error.code === 'PERMISSION_DENIED';
     }
     this.unwatch(watched);
     end(reason);

@@ -7,7 +7,11 @@ import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { CreateDeviceRequestSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import {
+  CreateDeviceRequestSchema,
+  DeviceRegistryService,
+  ExportDevicesRequestSchema,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
@@ -69,6 +73,10 @@ describe('a credential', () => {
         createDevice: async () => {
           created += 1;
           return {};
+        },
+        exportDevices: async function* () {
+          created += 1;
+          yield { contentType: 'text/csv', data: Buffer.from('name') };
         },
         // As a change of many devices, which looks at the signal between its transactions.
         changeDevices: (_request, { signal }) => untilAborted(signal),
@@ -197,12 +205,11 @@ describe('a credential', () => {
         return statusCode;
       };
     };
-    const byGrpc = (gateway: TestGateway) => {
+    const byGrpc = (gateway: TestGateway, name: 'CreateDevice' | 'ExportDevices', message: Buffer) => {
       const session = connectHttp2(`http://${gateway.grpc}`);
-      const message = frame(CreateDeviceRequestSchema, { name: 'pump', hardwareId: 'pump' });
       const stream = session.request({
         ':method': 'POST',
-        ':path': grpcService(DeviceRegistryService)['CreateDevice']!.path,
+        ':path': grpcService(DeviceRegistryService)[name]!.path,
         'content-type': 'application/grpc',
         te: 'trailers',
         authorization: `Bearer ${token}`,
@@ -218,19 +225,25 @@ describe('a credential', () => {
         return Number(outcome);
       };
     };
-    const begin = () => gateways.flatMap((gateway) => [byRest(gateway), byGrpc(gateway)]);
+    const begin = () =>
+      gateways.flatMap((gateway) => [
+        byRest(gateway),
+        byGrpc(gateway, 'CreateDevice', frame(CreateDeviceRequestSchema, { name: 'pump', hardwareId: 'pump' })),
+        byGrpc(gateway, 'ExportDevices', frame(ExportDevicesRequestSchema, { q: 'pump' })),
+      ]);
+    const outcomes = (rest: number, grpc: status) => gateways.flatMap(() => [rest, grpc, grpc]);
     const all = (rests: readonly (() => Promise<unknown>)[]) => Promise.all(rests.map((rest) => rest()));
     const slow = begin();
     await sleep(1200);
     created = 0;
-    expect(await all(slow)).to.deep.equal([200, status.OK, 200, status.OK]);
-    expect(created).to.equal(4);
+    expect(await all(slow)).to.deep.equal(outcomes(200, status.OK));
+    expect(created).to.equal(6);
     const late = begin();
     await sleep(300);
     await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
     await sleep(1000);
-    expect(await all(late)).to.deep.equal([401, status.UNAUTHENTICATED, 401, status.UNAUTHENTICATED]);
-    expect(created).to.equal(4);
+    expect(await all(late)).to.deep.equal(outcomes(401, status.UNAUTHENTICATED));
+    expect(created).to.equal(6);
   });
 
   it('ends when its user is disabled', async () => {
@@ -350,6 +363,18 @@ describe('a credential', () => {
     }
   });
 
+  /** Resolves once the second gateway receives revocations again. */
+  const restore = async (): Promise<void> => {
+    proxy.restore();
+    await eventually(async () => {
+      const { token } = await signIn();
+      await ask(gateways[1]!, token);
+      const before = validations;
+      await ask(gateways[1]!, token);
+      return validations === before;
+    });
+  };
+
   it('ends also while a gateway cannot receive revocations, which caches nothing until it can', async function () {
     this.timeout(15_000);
     const { token, caller } = await signIn();
@@ -366,14 +391,24 @@ describe('a credential', () => {
     await call(method.logout, {}, caller);
     // This gateway's auth service still reaches the database.
     expect((await ask(cutOff, token)).status).to.equal(401);
-    proxy.restore();
-    await eventually(async () => {
-      const other = await signIn();
-      await ask(cutOff, other.token);
-      const before = validations;
-      await ask(cutOff, other.token);
-      return validations === before;
-    });
+    await restore();
+  });
+
+  it('ends also with its open calls while a gateway cannot receive revocations for long', async function () {
+    this.timeout(15_000);
+    const { deviceId, token, path } = await deviceKey();
+    proxy.cut();
+    const poll = ask(gateways[1]!, token, `${path}?wait_seconds=60`);
+    const grpcPoll = pollByGrpc(gateways[1]!, token, deviceId);
+    // What losing the connection makes due has been looked at.
+    await sleep(5 * heartbeatMilliseconds);
+    await one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, [deviceId]));
+    const started = performance.now();
+    // This gateway's auth service still reaches the database.
+    expect((await poll).status).to.equal(401);
+    expect(await grpcPoll).to.equal(status.UNAUTHENTICATED);
+    expect(performance.now() - started).to.be.below(8000);
+    await restore();
   });
 
   it('ends also when the network drops the announcement silently', async function () {

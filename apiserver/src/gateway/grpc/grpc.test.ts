@@ -5,6 +5,7 @@ import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt';
 import {
   type Client,
   type ClientDuplexStream,
+  type ClientReadableStream,
   credentials,
   makeGenericClientConstructor,
   Metadata,
@@ -38,6 +39,7 @@ type Unary = (
   done: (error: ServiceError | null, reply: Message) => void,
 ) => { on(event: 'metadata', listener: (metadata: Metadata) => void): unknown; cancel(): void };
 type Duplex = (metadata: Metadata) => ClientDuplexStream<Message, Message>;
+type ServerStream = (request: Message, metadata: Metadata) => ClientReadableStream<Message>;
 
 for (const split of [false, true])
   describe(split ? 'gRPC server before services of another process' : 'gRPC server', () => {
@@ -59,6 +61,9 @@ for (const split of [false, true])
               return { deviceId, name: 'pump' };
             },
             updateDevice: async ({ updateMask }) => ({ name: updateMask!.paths.join('+') }),
+            exportDevices: async function* () {
+              yield { contentType: 'text/csv' };
+            },
           });
           registry.register(DeviceLinkService, {
             async *connect(requests, context) {
@@ -159,6 +164,12 @@ for (const split of [false, true])
       const work = () =>
         unary(DeviceRegistryService, 'getDevice', { deviceId: 'd7' }, { authorization: 'Bearer viewer' });
       expect(await ownersOfTurns(work)).to.deep.equal(['acme']);
+      const exporting = () => {
+        const request = create(DeviceRegistryService.method.exportDevices.input);
+        const client = clientOf(DeviceRegistryService) as unknown as Record<'ExportDevices', ServerStream>;
+        return once(client.ExportDevices(request, metadataOf({ authorization: 'Bearer viewer' })).resume(), 'end');
+      };
+      expect(await ownersOfTurns(exporting)).to.deep.equal(['acme']);
     });
 
     it('takes 16 KiB of metadata, as much as headers over REST, and ends only the calls with more', async () => {

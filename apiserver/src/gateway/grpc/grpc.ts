@@ -177,6 +177,12 @@ async function handleStream(
 ): Promise<void> {
   try {
     readOneAhead(call);
+    // Its only message may have arrived long after the call was admitted; calls with more are watched from their beginning.
+    if ('request' in call) {
+      const turn = parts.turns.enter(ownerOf(running), call.request.length);
+      if (turn) await turn;
+      await running.readmit();
+    }
     const context = contextOf(call, running);
     await whileAllowed(parts, method, running, context, () => run(parts, method, call, done, { running, context }));
   } catch (thrown) {

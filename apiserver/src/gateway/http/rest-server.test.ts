@@ -2,6 +2,7 @@ import { createHmac } from 'node:crypto';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { create } from '@bufbuild/protobuf';
+import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
@@ -12,6 +13,7 @@ import { notFound } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
+import { outcomeOf } from '../../platform/testing/refusals.ts';
 import { ownersOfTurns } from '../testing/recorded-turns.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
@@ -351,6 +353,24 @@ describe('REST server', () => {
     expect(await remaining('/readyz')).to.equal(null);
     expect(await remaining('/api/v1/callbacks/arc', undefined, 'POST', '{}')).to.equal(null);
     expect(await remaining('/api/v1/devices/d1')).to.equal(null);
+  });
+
+  it('counts nothing of Kubernetes identities without rights, also of their sockets, towards the window of platform administrators', async () => {
+    server.tokens.set('account', { valid: true, kind: Kind.kubernetes });
+    const remaining = async (): Promise<number> =>
+      Number((await call('GET', '/api/v1/tenants', { token: 'platform' })).headers.get('x-ratelimit-remaining'));
+    // A new minute may start between the calls.
+    await eventually(async () => {
+      const before = await remaining();
+      for (let socket = 0; socket < 5; socket += 1) await server.gateway.admitSocket('account', '192.0.2.7');
+      expect((await call('GET', '/api/v1/devices/d1', { token: 'account' })).status).to.equal(403);
+      return (await remaining()) === before - 1;
+    });
+    // Their address is limited instead.
+    const sockets = Array.from({ length: 1500 }, () => server.gateway.admitSocket('account', '192.0.2.7'));
+    const outcomes = await Promise.all(sockets.map(outcomeOf));
+    expect(new Set(outcomes)).to.deep.equal(new Set(['OK', 'RESOURCE_EXHAUSTED']));
+    await server.gateway.admitSocket('account', '192.0.2.8');
   });
 
   it('rejects requests beyond the limit with the documented response', async () => {

@@ -26,9 +26,9 @@ export interface AuditedMethod {
   resourceOf(request: object, response: object | undefined, caller: Caller): ResourceRef;
 }
 
-const { logout, logoutSso, revokeAllSessions, updateOwnTenant, deleteLockout } = AuthService.method;
-const { changePassword, enrollTotp, confirmTotp, beginWebauthnRegistration, finishWebauthnRegistration } =
-  AuthService.method;
+const { changePassword, logout, logoutSso, revokeAllSessions, updateOwnTenant, deleteLockout } = AuthService.method;
+/** Calls on the caller's own second factors. */
+const factorsPath = '/api/v1/auth/mfa';
 const ofCaller = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'user', id: caller.userId });
 
 const ofSession = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'session', id: caller.sessionId });
@@ -42,10 +42,6 @@ const special = new Map<DescMethod, (request: Fields, caller: Caller) => Resourc
   [deleteLockout, ({ email }) => ({ kind: 'lockout', id: textOf(email).trim().toLowerCase() })],
   [updateOwnTenant, (_, caller) => ({ kind: 'tenant', id: caller.tenantId })],
   [changePassword, ofCaller],
-  [enrollTotp, ofCaller],
-  [confirmTotp, ofCaller],
-  [beginWebauthnRegistration, ofCaller],
-  [finishWebauthnRegistration, ofCaller],
 ]);
 
 /**
@@ -76,7 +72,7 @@ export function auditedMethods({ routes }: RouteTable): {
 function auditedMethod(route: Route, items: ReadonlyMap<string, string>): AuditedMethod {
   const { method, path } = route;
   const action = `${method.parent.name}/${method.name}`;
-  const own = special.get(method);
+  const own = special.get(method) ?? (path.startsWith(factorsPath) ? ofCaller : undefined);
   if (own) return { action, resourceOf: (request, _, caller) => own(request as Fields, caller) };
   const collection = collectionOf(path, items);
   if (collection === undefined) return { action, resourceOf: () => ({ kind: '', id: '' }) };

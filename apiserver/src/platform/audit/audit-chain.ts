@@ -56,5 +56,6 @@ function toOutbox(event: ChainedEvent) {
     subject: auditSubject(tenantId, event.eventId),
     resource: 'audit-events',
     data: auditEventJson(event),
+    at: event.time,
   };
 }

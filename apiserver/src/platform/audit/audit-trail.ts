@@ -125,11 +125,14 @@ export class AuditTrail {
   /** Records an attempt unless its log has had too many this minute, or its actor too many lately. */
   private noteWithin(counts: Map<string, number>, most: number, facts: AuditFacts, kind: 'note' | 'once'): void {
     const key = [kind, facts.tenantId, facts.actor.kind, facts.actor.id || facts.action].join('\n');
-    const count = (counts.get(facts.tenantId) ?? 0) + 1;
-    counts.set(facts.tenantId, count);
-    if (count > most || this.waiting.length >= maximumWaiting || this.allowance.take(key) > 0) {
+    const count = counts.get(facts.tenantId) ?? 0;
+    if (count >= most || this.waiting.length >= maximumWaiting || this.allowance.take(key) > 0) {
       this.dropped.inc();
-    } else this.add(facts, undefined);
+      return;
+    }
+    // Only what is recorded: an actor whose attempts are not must leave room for those of others.
+    counts.set(facts.tenantId, count + 1);
+    this.add(facts, undefined);
   }
 
   private beginMinute(): void {

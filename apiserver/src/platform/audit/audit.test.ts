@@ -132,6 +132,17 @@ describe('the audit log', function () {
     expect(rows[0]!.subject).to.match(/^audit\.event\.other\.[0-9a-f-]{36}$/);
   });
 
+  it('is published with the time at which each event happened', async () => {
+    const happened = Date.UTC(2026, 0, 2, 3, 4, 5, 678);
+    const record = auditRecord(facts, '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30', happened);
+    await test.database.system((tx) => insertPending(tx, [record]));
+    await list();
+    const { rows } = await test.database.system((tx) => tx.query<{ payload: string }>('SELECT payload FROM outbox'));
+    const time = new Date(happened).toISOString();
+    const [event] = rows.map(({ payload }) => JSON.parse(payload) as { time: string; data: { time: string } });
+    expect([event!.time, event!.data.time]).to.deep.equal([time, time]);
+  });
+
   it('keeps one copy of an event that was written twice', async () => {
     const record = auditRecord(facts, '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30', Date.now());
     await test.database.system((tx) => insertPending(tx, [record, record]));
@@ -297,6 +308,34 @@ describe('the audit log', function () {
     expect(await list('acme', { action: stranger.action })).to.have.length(1038);
     expect(await list('acme', { actor: 'another' })).to.have.length(12);
     expect(await list('acme', { action: 'ProvisioningService/ClaimDevice' })).to.have.length(1);
+  });
+
+  it('records those of others although an actor goes on whose attempts are not recorded any more', async () => {
+    let now = 0;
+    const flooded = new AuditTrail({
+      database: test.database,
+      clock: { now: () => now },
+      logger,
+      metrics: createMetrics(),
+    });
+    const refused = { ...facts, result: 'PERMISSION_DENIED' };
+    const stranger = {
+      ...refused,
+      actor: { kind: 'public', id: '', name: '' },
+      action: 'ProvisioningService/ClaimDevice',
+    };
+    for (let minute = 0; minute < 4; minute += 1) {
+      now = minute * 60_000;
+      for (let attempt = 0; attempt < 2000; attempt += 1) flooded.note(stranger);
+      flooded.note({ ...refused, requestId: String(minute) });
+    }
+    await flooded.close();
+    // All but the one of the minute in which those of the stranger are recorded.
+    expect((await list('acme', { actor: 'u1' })).map(({ requestId }) => requestId).sort()).to.deep.equal([
+      '1',
+      '2',
+      '3',
+    ]);
   });
 
   it('takes refused reads of long ids that differ late for repetitions', async () => {

@@ -23,6 +23,8 @@ export interface OutboxEvent {
   /** The resource, used as the CloudEvents `subject`; events of one resource are published in order. */
   readonly resource: string;
   readonly data: Record<string, unknown>;
+  /** When it happened, in milliseconds of Unix time, if that was before now. */
+  readonly at?: number;
   /**
    * Held back until this many milliseconds have passed or `release` is called (device.provisioned waits for its
    * response).
@@ -42,8 +44,8 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
   const ids = events.map(() => newId());
   // CloudEvents' distributed tracing extension: the trace of the call that causes the events.
   const tracing = traceHeaders();
-  const at = clock.now();
-  const envelopes = events.map(({ subject: type, resource: subject, tenantId, data }, index) => ({
+  const now = clock.now();
+  const envelopes = events.map(({ subject: type, resource: subject, tenantId, data, at = now }, index) => ({
     ...cloudEvent({ id: ids[index]!, type, subject, tenantId, at }),
     ...tracing,
     data,

@@ -5,7 +5,10 @@ import type { Logger } from '../../observability/logger.ts';
 import { cutOff } from './connection.ts';
 import { sendBatch } from './statement-batch.ts';
 
-/** Called when a listening connection is lost (true) and when it is back (false). */
+/**
+ * Called when a listening connection is lost (true), again every three heartbeats for as long as it is, so that listeners
+ * look themselves for what they are not notified of, and when it is back (false).
+ */
 export type ListenerState = (lost: boolean) => void;
 
 /** A listener and its channels. */
@@ -15,6 +18,8 @@ interface Subscription {
   readonly state: ListenerState;
   /** Whether notifications arrive, as last reported to the listener. */
   isListening: boolean;
+  /** Whether they have ever arrived. */
+  hasListened: boolean;
 }
 
 /** What a listener needs. */
@@ -38,6 +43,7 @@ export class Listener {
   private readonly subscriptions = new Set<Subscription>();
   private rouse: () => void = () => undefined;
   private running: Promise<void> | undefined;
+  private reportedAt = -Infinity;
 
   constructor(parts: ListenerParts) {
     this.parts = parts;
@@ -48,7 +54,7 @@ export class Listener {
    * notifications may have been missed. A connection that is lost before it listens on the channels is not reported.
    */
   add(channels: readonly string[], receive: Subscription['receive'], state: ListenerState): void {
-    this.subscriptions.add({ channels: new Set(channels), receive, state, isListening: false });
+    this.subscriptions.add({ channels: new Set(channels), receive, state, isListening: false, hasListened: false });
     this.rouse();
     this.running ??= this.keepListening();
   }
@@ -81,8 +87,9 @@ export class Listener {
           logger.warn({ err: error }, 'a listening database connection is lost'),
         );
         cutOff(client);
-        if (!signal.aborted) this.report(lost);
+        if (!signal.aborted) lost();
       }
+      if (!signal.aborted) this.report();
       await sleep(delay, signal);
     }
   }
@@ -91,10 +98,12 @@ export class Listener {
     for (const { channels, receive } of this.subscriptions) if (channels.has(channel)) receive(channel, payload);
   }
 
-  /** Tells those that were listening that the connection is lost. */
-  private report(lost: () => void): void {
-    const told = [...this.subscriptions].filter(({ isListening }) => isListening);
-    lost();
+  /** Tells those that have listened that the connection is lost, again if it was long ago. */
+  private report(): void {
+    const told = [...this.subscriptions].filter(({ hasListened }) => hasListened);
+    const isNew = told.some(({ isListening }) => isListening);
+    if (!isNew && performance.now() - this.reportedAt < 3 * this.parts.heartbeatMilliseconds) return;
+    this.reportedAt = performance.now();
     for (const subscription of told) {
       subscription.isListening = false;
       subscription.state(true);
@@ -118,6 +127,7 @@ export class Listener {
       listening();
       for (const subscription of joining) {
         subscription.isListening = true;
+        subscription.hasListened = true;
         subscription.state(false);
       }
       await sleep(heartbeatMilliseconds, AbortSignal.any([over.signal, signal, waiting.signal]));
