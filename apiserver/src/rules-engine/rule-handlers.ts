@@ -3,8 +3,8 @@ import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1
 import { refuseLosses } from '../auth/credentials/refuse-losses.ts';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import { type Clock, sleep } from '../platform/clock.ts';
-import type { Database, Transaction } from '../platform/database/database.ts';
 import { FairSlots } from '../platform/concurrency/fair-slots.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
 import { invalidArgument, notFound, permissionDenied, resourceExhausted } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
