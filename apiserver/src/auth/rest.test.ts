@@ -156,6 +156,33 @@ describe('auth and devices over REST', () => {
     });
   });
 
+  it('serves users and keys of a tenant with an allowlist from its addresses alone, and its devices from all', async () => {
+    const [admin, viewer] = [await signIn(), await signIn('viewer')];
+    const keyOf = async (ipAllowlist: string[]) => {
+      const fields = { name: 'k', scopes: ['devices:read'], ip_allowlist: ipAllowlist };
+      return (await ask('POST', 'auth/api-keys', fields, admin.token)).body['api_key'] as string;
+    };
+    const [key, keyOfHere] = [await keyOf([]), await keyOf(['127.0.0.0/8'])];
+    const device = (await ask('POST', 'devices', { hardware_id: newId() }, admin.token)).body['api_key'] as string;
+    const allow = (ranges: string[]) =>
+      test.database.system(async (tx) => {
+        await tx.query('UPDATE tenants SET ip_allowlist = $1 WHERE tenant_id = $2', [ranges, 'acme']);
+        await tx.query(`NOTIFY ${tenantChannel}, 'acme'`);
+      });
+    await allow(['192.0.2.0/24']);
+    try {
+      for (const credential of [admin.token, viewer.token, key, keyOfHere]) {
+        await eventually(async () => (await ask('GET', 'devices', undefined, credential)).status === 403, 1000);
+        const { body } = await ask('GET', 'devices', undefined, credential);
+        expect(body).to.include({ code: 'PERMISSION_DENIED', message: 'this address is not on the allowlist' });
+      }
+      expect((await ask('POST', 'auth/validate', { token: device }, device)).status).to.equal(200);
+    } finally {
+      await allow([]);
+    }
+    await eventually(async () => (await ask('GET', 'devices', undefined, keyOfHere)).status === 200, 1000);
+  });
+
   it('lets users of a tenant that requires a second factor do nothing but enroll one', async () => {
     const admin = await signIn();
     await ask('PATCH', 'tenant', { mfa_required: true }, admin.token);

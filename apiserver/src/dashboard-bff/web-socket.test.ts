@@ -306,6 +306,9 @@ describe('/ws', () => {
       await client.say({ unsubscribe: 'rollouts' });
       await client.say({ subscribe: 'events' });
       expect(refusals[0]!(without)).to.equal('the scope events:read is required');
+      expect(refusals[0]!({ ...without, scopes: new Set(), mustEnroll: true })).to.equal(
+        'the tenant requires a second factor: enroll one first',
+      );
     });
   });
 

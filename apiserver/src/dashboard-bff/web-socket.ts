@@ -392,6 +392,7 @@ function linger(socket: WebSocket, stream: Duplex): void {
  */
 function refusalOf(caller: Caller, address: string): string | undefined {
   if (caller.kind !== 'user') return 'an access token is required';
+  if (caller.mustEnroll) return 'the tenant requires a second factor: enroll one first';
   if (!caller.scopes.has(requiredScope) && deviceGroupsOf(caller, requiredScope) === null)
     return `the scope ${requiredScope} is required`;
   return isAllowed(address, caller.ipAllowlist) ? undefined : 'the address is not allowed';

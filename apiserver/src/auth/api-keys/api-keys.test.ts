@@ -112,6 +112,17 @@ describe('API keys', () => {
       }
     });
 
+    it('are not valid for ever if an older process has created the first, which did not store for how long', async () => {
+      const { caller } = await at.signedIn();
+      const old = await make(caller, { expiresInSeconds: 3600 });
+      await at.test.database.system((tx) =>
+        tx.query('UPDATE api_keys SET lifetime_seconds = DEFAULT WHERE key_id = $1', [old.keyId]),
+      );
+      const { expiresAt } = await rotate(caller, { keyId: old.keyId });
+      // The clocks of the test and of the database differ.
+      expect(timestampMs(expiresAt!)).to.be.within(at.clock.now() + 3_590_000, at.clock.now() + 7_100_000);
+    });
+
     it('are not given to callers with fewer scopes, or from other addresses', async () => {
       const { caller } = await at.signedIn();
       const strong = await make(caller, { scopes: ['devices:write'] });

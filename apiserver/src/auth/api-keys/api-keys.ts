@@ -30,9 +30,9 @@ interface KeyRow {
   last_used_at: Date | null;
 }
 
-/** A key with the seconds that it was made for; 0 if it was to have no end. */
+/** A key with the seconds that it was made for; 0 if it was to have no end, null if only its end is known. */
 interface LockedKey extends KeyRow {
-  lifetime_seconds: bigint;
+  lifetime_seconds: bigint | null;
 }
 
 /** How long a rotated key may continue to work. */
@@ -90,7 +90,7 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
         checkGrant({ scopes, deviceGroupIds: [] }, caller);
         const maker = await limitsOf(tx, caller);
         const now = clock.now();
-        const lifetime = lifetimeWithin(Number(old.lifetime_seconds), maker, now);
+        const lifetime = lifetimeWithin(lifetimeOf(old), maker, now);
         const asked = { ipAllowlist, expiresInSeconds: expiresInSeconds || lifetime };
         const limits = limitsOfNewKey(asked, maker, caller.ipAllowlist, now);
         await endKey(tx, tenantId, keyId, graceSeconds);
@@ -177,6 +177,12 @@ async function lockKey(tx: Transaction, tenantId: string, keyId: string): Promis
   );
   if (!rows[0]) throw notFound('API key');
   return rows[0];
+}
+
+/** Returns the seconds that a key was made for; 0 if it was to have no end. */
+function lifetimeOf({ lifetime_seconds: seconds, created_at: createdAt, expires_at: end }: LockedKey): number {
+  if (seconds !== null) return Number(seconds);
+  return end ? Math.ceil((end.getTime() - createdAt.getTime()) / 1000) : 0;
 }
 
 /** Ends a key: revokes it, or makes it expire after some seconds if it does not expire sooner. Throws NOT_FOUND. */

@@ -1,4 +1,4 @@
-import { generateKeyPairSync } from 'node:crypto';
+import { createPrivateKey, generateKeyPairSync } from 'node:crypto';
 import { expect } from 'chai';
 import { openAuthority } from './certificate-authority.ts';
 
@@ -16,4 +16,13 @@ describe('the key of a certificate authority', () => {
       expect((error as Error).message).to.match(message);
     });
   }
+
+  it('is refused if its exponent makes signing take long', async () => {
+    const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+    const { e, d, ...others } = privateKey.export({ format: 'jwk' });
+    const key = createPrivateKey({ key: { ...others, e: d, d: e, dp: e, dq: e }, format: 'jwk' });
+    const pem = key.export({ type: 'pkcs8', format: 'pem' }) as string;
+    const error = await openAuthority({ certificate: '', privateKey: pem }).catch((thrown: unknown) => thrown);
+    expect((error as Error).message).to.match(/of another type/);
+  });
 });

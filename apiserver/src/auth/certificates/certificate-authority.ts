@@ -25,8 +25,9 @@ const authorityDays = 20 * 365;
 const backdateMilliseconds = 5 * 60_000;
 const maximumChain = 4;
 const maximumCharacters = 32_768;
-/** Longer keys take a second or more for each signature, which others wait for. */
+/** Longer keys take a second or more for each signature, which others wait for, and a longer exponent takes many times as long. */
 const maximumRsaBits = 4096;
+const maximumRsaExponent = 2n ** 32n;
 
 /** An authority as it is stored. */
 export interface StoredAuthority {
@@ -117,7 +118,9 @@ export async function checkSuppliedAuthority(
     expiresAt: certificate!.validToDate,
   };
   await openAuthority(stored).catch(() => {
-    throw invalidArgument('private_key must be of the type P-256, P-384, Ed25519 or RSA with 2048 to 4096 bits');
+    throw invalidArgument(
+      'private_key must be of the type P-256, P-384, Ed25519 or RSA with 2048 to 4096 bits and a public exponent of at most 32',
+    );
   });
   return stored;
 }
@@ -207,7 +210,7 @@ const isIssuer = (issuer: X509Certificate, certificate: X509Certificate): boolea
 
 /** Returns the algorithm with which a key signs, or undefined if the type of the key is not accepted. */
 function algorithmOf(key: KeyObject): Algorithm | undefined {
-  const { namedCurve, modulusLength = 0 } = key.asymmetricKeyDetails ?? {};
+  const { namedCurve, modulusLength = 0, publicExponent = 0n } = key.asymmetricKeyDetails ?? {};
   switch (key.asymmetricKeyType) {
     case 'ec':
       if (namedCurve === 'prime256v1') return { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
@@ -215,7 +218,7 @@ function algorithmOf(key: KeyObject): Algorithm | undefined {
     case 'ed25519':
       return { name: 'Ed25519' };
     case 'rsa':
-      return modulusLength >= 2048 && modulusLength <= maximumRsaBits
+      return modulusLength >= 2048 && modulusLength <= maximumRsaBits && publicExponent < maximumRsaExponent
         ? { name: 'RSASSA-PKCS1-v1_5', hash: 'SHA-256' }
         : undefined;
     default:

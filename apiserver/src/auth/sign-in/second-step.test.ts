@@ -209,6 +209,19 @@ describe('second factors', () => {
     });
   });
 
+  it('do not complete a sign-in to a tenant that is suspended or deleted meanwhile', async () => {
+    const { user, secret } = await withApp();
+    const token = await mfaToken(user);
+    const set = (column: string, value: string) =>
+      at.test.database.system((tx) => tx.query(`UPDATE tenants SET ${column} = ${value} WHERE tenant_id = 'acme'`));
+    for (const column of ['suspended_at', 'deleted_at']) {
+      await set(column, 'now()');
+      expect(await codeOf(verify(token, codeOfApp(secret))), column).to.equal('PERMISSION_DENIED');
+      await set(column, 'NULL');
+    }
+    expect((await verify(token, codeOfApp(secret))).accessToken).not.to.equal('');
+  });
+
   describe('the first one', () => {
     it('ends the other sessions of the user, which were opened without it', async () => {
       const { user, tokens, caller } = await at.signedIn();

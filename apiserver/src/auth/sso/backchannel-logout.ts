@@ -47,7 +47,7 @@ export async function endSessionsOf(
     logger.warn({ tenant: tenantId, provider: name, reason }, 'a logout token was refused');
     return invalidArgument('logout_token is not valid');
   };
-  const client = { issuer: provider.issuer, clientId: provider.client_id };
+  const client = { tenantId, issuer: provider.issuer, clientId: provider.client_id };
   const verified = await providers.verifyLogoutToken(client, token, { ...maximumTokenAge, now: clock.now() });
   if (verified === 'away') throw unavailable('the keys of the provider cannot be read');
   if (typeof verified === 'string') throw refuse(verified);

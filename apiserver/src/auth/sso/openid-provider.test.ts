@@ -21,6 +21,8 @@ describe('a provider of OpenID Connect', () => {
   let providers: OpenidProviders;
   /** Paths of requests, and what is sent for them beside the usual fields. */
   let requests: string[];
+  /** On whose behalf they are made. */
+  let owners: string[];
   let more: object;
   let keySet: object;
 
@@ -42,15 +44,25 @@ describe('a provider of OpenID Connect', () => {
     server?.close();
   });
   beforeEach(() => {
-    providers = new OpenidProviders(new OutboundGuard(parseOutboundHosts('127.0.0.1')));
-    [requests, more, keySet] = [[], {}, { keys: [] }];
+    const guard = new OutboundGuard(parseOutboundHosts('127.0.0.1'));
+    const request = guard.request.bind(guard);
+    guard.request = (url, options, owner) => {
+      owners.push(owner);
+      return request(url, options, owner);
+    };
+    providers = new OpenidProviders(guard);
+    [requests, owners, more, keySet] = [[], [], {}, { keys: [] }];
   });
 
-  const client = (name: string): ProviderClient => ({
-    ...{ issuer: `${base}/${name}`, clientId: 'client', clientSecret: 'secret' },
+  const client = (name: string, tenantId = 'acme'): ProviderClient => ({
+    ...{ tenantId, issuer: `${base}/${name}`, clientId: 'client', clientSecret: 'secret' },
   });
-  const begin = (name: string) =>
-    providers.authorizationUrl(client(name), `${base}/back`, { state: 's', nonce: 'n', codeVerifier: 'v'.repeat(43) });
+  const begin = (name: string, tenantId?: string) =>
+    providers.authorizationUrl(client(name, tenantId), `${base}/back`, {
+      state: 's',
+      nonce: 'n',
+      codeVerifier: 'v'.repeat(43),
+    });
   const names = Array.from({ length: 100 }, (_, index) => `issuer-${index}`);
   const askedAgain = async (name: string, ask: (name: string) => Promise<unknown> = begin) => {
     const before = requests.length;
@@ -63,6 +75,31 @@ describe('a provider of OpenID Connect', () => {
     for (const name of names) await begin(name);
     expect(await askedAgain(names[0]!)).to.equal(false);
     expect((await begin(names[0]!)).searchParams.get('scope')).to.equal('openid email profile groups');
+  });
+
+  it('is asked on behalf of the tenant, however many that has, and of each tenant by itself', async () => {
+    const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url');
+    const verify = (name: string, tenantId: string) => {
+      const token = `${part({ alg: 'RS256', kid: 'k' })}.${part({ iss: `${base}/${name}` })}.${'A'.repeat(342)}`;
+      const age = { seconds: 120, tolerance: 10, now: Date.now() };
+      return providers.verifyLogoutToken(client(name, tenantId), token, age);
+    };
+    for (const name of ['one', 'two']) {
+      for (const tenantId of ['acme', 'other']) {
+        await begin(name, tenantId);
+        await verify(name, tenantId);
+        await providers
+          .person(client(name, tenantId), new URL(`${base}/back?code=c&state=s`), {
+            ...{ state: 's', nonce: 'n', codeVerifier: 'v'.repeat(43) },
+          })
+          .catch(() => undefined);
+      }
+    }
+    const ofOne = (tenantId: string) => Array<string>(owners.length / 4).fill(tenantId);
+    expect(owners).to.deep.equal([...ofOne('acme'), ...ofOne('other'), ...ofOne('acme'), ...ofOne('other')]);
+    const paths = ['one', 'two'].flatMap((name) => [`/${name}${configurationPath}`, `/${name}/keys`, `/${name}/t`]);
+    expect([...new Set(requests)]).to.deep.equal(paths);
+    expect(requests).to.have.length(2 * paths.length);
   });
 
   it('is forgotten, the least recently used first, when the metadata of all take too much memory', async () => {

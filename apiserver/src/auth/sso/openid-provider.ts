@@ -45,6 +45,8 @@ const emptyKeysBytes = 2000;
 
 /** A client at a provider. */
 export interface ProviderClient {
+  /** Whose it is, and on whose behalf the provider is asked. */
+  readonly tenantId: string;
   readonly issuer: string;
   readonly clientId: string;
   readonly clientSecret: string;
@@ -85,32 +87,31 @@ export interface StatedPerson {
 
 /** A client of OpenID Connect providers. */
 export class OpenidProviders {
-  private readonly fetch: CustomFetch;
-  /** The same for metadata and keys, which are small. */
-  private readonly fetchDocument: CustomFetch;
-  /** Discovered metadata by issuer, or the error that prevented its discovery. */
+  private readonly guard: OutboundGuard;
+  /**
+   * Discovered metadata by tenant and issuer, or the error that prevented its discovery. Tenants share none: one may name as many
+   * providers as it likes, and what it causes at one must not delay others there.
+   */
   private readonly discovered = new LRUCache<string, ServerMetadata | Error>({
     maxSize: cacheBytes,
     sizeCalculation: (metadata) => 1000 + (metadata instanceof Error ? errorBytes : memoryOf(metadata)),
     ttl: discoveryMilliseconds,
   });
   private readonly running = new Map<string, Promise<ServerMetadata>>();
-  /** Keys by their URL. */
+  /** Keys by tenant and URL. */
   private readonly keys = new LRUCache<string, JWTVerifyGetKey>({ maxSize: cacheBytes });
 
   constructor(guard: OutboundGuard) {
-    const fetchUpTo =
-      (maximumBytes: number): CustomFetch =>
-      (url, { method, headers, body }) => {
-        const text = body === undefined || body === null ? undefined : bodyText(body);
-        return guardedFetch(guard, url, {
-          // Metadata of an issuer are read for all of its tenants.
-          ...{ method, headers, maximumBytes, owner: new URL(url).host },
-          ...(text === undefined ? {} : { body: text }),
-        });
-      };
-    this.fetch = fetchUpTo(responseBytes);
-    this.fetchDocument = fetchUpTo(documentBytes);
+    this.guard = guard;
+  }
+
+  /** Returns a fetch on behalf of a tenant. Metadata and keys are small. */
+  private fetchFor(tenantId: string, maximumBytes: number): CustomFetch {
+    return (url, { method, headers, body }) => {
+      const text = body === undefined || body === null ? undefined : bodyText(body);
+      const sent = { method, headers, maximumBytes, owner: tenantId, ...(text === undefined ? {} : { body: text }) };
+      return guardedFetch(this.guard, url, sent);
+    };
   }
 
   /** Returns the URL at which a person signs in. Throws when the provider's configuration cannot be read or used. */
@@ -153,7 +154,7 @@ export class OpenidProviders {
    * `away` if the provider's keys cannot be read.
    */
   async verifyLogoutToken(
-    client: Pick<ProviderClient, 'issuer' | 'clientId'>,
+    client: Omit<ProviderClient, 'clientSecret'>,
     token: string,
     age: { readonly seconds: number; readonly tolerance: number; readonly now: number },
   ): Promise<JWTPayload | string> {
@@ -170,7 +171,7 @@ export class OpenidProviders {
       const { jwks_uri: url, issuer: stated } = await this.metadataOf(client);
       if (url === undefined) return 'away';
       issuer = stated;
-      keys = this.keysAt(url);
+      keys = this.keysAt(client.tenantId, url);
     } catch {
       return 'away';
     }
@@ -187,31 +188,33 @@ export class OpenidProviders {
     }
   }
 
-  private keysAt(url: string): JWTVerifyGetKey {
-    const known = this.keys.get(url);
+  private keysAt(tenantId: string, url: string): JWTVerifyGetKey {
+    const place = placeOf(tenantId, url);
+    const known = this.keys.get(place);
     if (known) return known;
     const made = createRemoteJWKSet(new URL(url), {
       ...{ cacheMaxAge: keysMilliseconds, cooldownDuration: rereadMilliseconds },
       [customKeyFetch]: async (text, { method, headers }) => {
         const sent = { method, headers: Object.fromEntries(headers), body: undefined, redirect: 'manual' } as const;
-        return this.fetchKeys(text, sent, (kept) => {
-          if (this.keys.peek(url) !== made) return;
-          this.keys.delete(url);
-          this.keys.set(url, made, { size: emptyKeysBytes + memoryOf(kept) });
+        return this.fetchKeys(tenantId, text, sent, (kept) => {
+          if (this.keys.peek(place) !== made) return;
+          this.keys.delete(place);
+          this.keys.set(place, made, { size: emptyKeysBytes + memoryOf(kept) });
         });
       },
     });
-    this.keys.set(url, made, { size: emptyKeysBytes });
+    this.keys.set(place, made, { size: emptyKeysBytes });
     return made;
   }
 
   /** Returns what is used of a provider's keys, or its response if it is none. */
   private async fetchKeys(
+    tenantId: string,
     url: string,
     options: Parameters<CustomFetch>[1],
     read: (kept: unknown) => void = () => undefined,
   ): Promise<Response> {
-    const response = await this.fetchDocument(url, options);
+    const response = await this.fetchFor(tenantId, documentBytes)(url, options);
     if (response.status !== 200) return response;
     const kept = keptKeys(await response.json());
     read(kept);
@@ -250,11 +253,12 @@ export class OpenidProviders {
     // The default is Basic (OpenID Connect Discovery 1.0, 3).
     const { token_endpoint_auth_methods_supported: methods = ['client_secret_basic'] } = metadata;
     const authentication = methods.includes('client_secret_basic') ? ClientSecretBasic : ClientSecretPost;
-    const { clientId, clientSecret } = client;
+    const { tenantId, clientId, clientSecret } = client;
     const configuration = new Configuration(metadata, clientId, undefined, authentication(clientSecret));
     const keysUrl = metadata.jwks_uri === undefined ? undefined : URL.parse(metadata.jwks_uri)?.href;
+    const fetch = this.fetchFor(tenantId, responseBytes);
     configuration[customFetch] = (url, options) =>
-      url === keysUrl ? this.fetchKeys(url, options) : this.fetch(url, options);
+      url === keysUrl ? this.fetchKeys(tenantId, url, options) : fetch(url, options);
     // The guard has decided where plain http may be used.
     if (client.issuer.startsWith('http:')) allowInsecureRequests(configuration);
     // Verifies the signature of ID tokens too, although they come directly from the provider.
@@ -266,29 +270,34 @@ export class OpenidProviders {
    * Returns the metadata of an issuer. Anyone may begin a sign-in, so concurrent calls share one request, and a failure
    * is remembered for a while.
    */
-  private async metadataOf({ issuer, clientId }: Pick<ProviderClient, 'issuer' | 'clientId'>): Promise<ServerMetadata> {
-    const known = this.discovered.get(issuer);
+  private async metadataOf(client: Omit<ProviderClient, 'clientSecret'>): Promise<ServerMetadata> {
+    const { tenantId, issuer, clientId } = client;
+    const place = placeOf(tenantId, issuer);
+    const known = this.discovered.get(place);
     if (known instanceof Error) throw known;
     if (known) return known;
-    let run = this.running.get(issuer);
+    let run = this.running.get(place);
     if (!run) {
       const execute = issuer.startsWith('http:') ? [allowInsecureRequests] : [];
-      const options = { [customFetch]: this.fetchDocument, execute };
+      const options = { [customFetch]: this.fetchFor(tenantId, documentBytes), execute };
       run = discovery(new URL(issuer), clientId, undefined, undefined, options)
         .then((read) => keptMetadata(read.serverMetadata()))
-        .finally(() => this.running.delete(issuer));
-      this.running.set(issuer, run);
+        .finally(() => this.running.delete(place));
+      this.running.set(place, run);
     }
     try {
       const metadata = await run;
-      this.discovered.set(issuer, metadata);
+      this.discovered.set(place, metadata);
       return metadata;
     } catch (error) {
-      if (error instanceof Error) this.discovered.set(issuer, keptError(error), { ttl: failureMilliseconds });
+      if (error instanceof Error) this.discovered.set(place, keptError(error), { ttl: failureMilliseconds });
       throw error;
     }
   }
 }
+
+/** No tenant has a space in its id. */
+const placeOf = (tenantId: string, url: string): string => `${tenantId} ${url}`;
 
 /** Reports whether issuers are the same: of one without a path, as discovery has it, a slash at the end does not matter. */
 const isSameIssuer = (one: string | undefined, other: string): boolean =>

@@ -263,7 +263,7 @@ export class SingleSignOn {
     const owner = secretOwner(provider.tenant_id, provider.provider);
     try {
       const clientSecret = this.parts.secrets.open(owner, provider.client_secret);
-      return { issuer: provider.issuer, clientId: provider.client_id, clientSecret };
+      return { tenantId: provider.tenant_id, issuer: provider.issuer, clientId: provider.client_id, clientSecret };
     } catch (error) {
       this.parts.logger.error({ provider: owner, err: error }, 'the secret of a provider cannot be decrypted');
       throw failedPrecondition('the client_secret of the provider has to be set again');

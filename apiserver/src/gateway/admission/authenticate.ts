@@ -116,8 +116,8 @@ export interface OpenCall {
 interface Watched {
   readonly call: OpenCall;
   timer: NodeJS.Timeout | undefined;
-  /** Since when checks have failed, by the clock; undefined if the last one has not. */
-  failingSince: number | undefined;
+  /** Since when a check has been due that has not succeeded yet, by the clock. */
+  dueSince: number | undefined;
 }
 
 /** Resolves credentials to callers. */
@@ -172,7 +172,7 @@ export class Authenticator {
    * longer authorised. Returns a function that ends the watch.
    */
   watch(call: OpenCall): () => void {
-    const watched: Watched = { call, timer: undefined, failingSince: undefined };
+    const watched: Watched = { call, timer: undefined, dueSince: undefined };
     this.watched.add(watched);
     this.watchedIndex.add(call.caller, watched);
     this.lookAgain(watched, call.caller);
@@ -201,6 +201,7 @@ export class Authenticator {
 
   private checkSoon(watched: Watched): void {
     if (!this.watched.has(watched)) return;
+    watched.dueSince ??= this.clock.now();
     this.toCheck.add(watched.call.caller.tenantId, watched);
     while (this.checking < maximumChecks && !this.toCheck.isEmpty) void this.checkNext();
   }
@@ -221,7 +222,7 @@ export class Authenticator {
     try {
       const now = (await this.identify(credential, address, use ?? noUse, false)).caller;
       if (!this.watched.has(watched)) return;
-      watched.failingSince = undefined;
+      watched.dueSince = undefined;
       const refusal =
         watched.call.refusalOf?.(now) ??
         (isAllowed(address, now.ipAllowlist) ? undefined : 'this address is not on the allowlist');
@@ -237,8 +238,8 @@ export class Authenticator {
       } else {
         // Retried when the check fails: a revoked call must not stay open because the database was unavailable.
         const now = this.clock.now();
-        watched.failingSince ??= now;
-        if (watched.call.caller.kind === 'device' || now - watched.failingSince < uncheckedMilliseconds) {
+        const unchecked = now - (watched.dueSince ??= now);
+        if (watched.call.caller.kind === 'device' || unchecked < uncheckedMilliseconds) {
           clearTimeout(watched.timer);
           watched.timer = setTimeout(() => this.checkSoon(watched), recheckMilliseconds);
           return;

@@ -35,10 +35,11 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
     return 'the tenant requires a second factor: enroll one first, with POST /api/v1/auth/mfa/totp or a security key';
   }
   const holdsScopes = caller.kind === 'user' || caller.kind === 'service';
+  // First, because the scope alone would not suffice.
+  if (holdsScopes && access.everyScope && !holdsEveryScope(caller)) return everyScopeRequired;
   const deviceGroups = deviceGroupsOf(caller, access.scope);
   if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope) && deviceGroups === null)
     return `the scope ${access.scope} is required`;
-  if (holdsScopes && access.everyScope && !holdsEveryScope(caller)) return everyScopeRequired;
   if (caller.customerId !== '' && !isForCustomers(access)) return 'a user of a customer may not call this method';
   if (deviceGroups !== null && !isForDeviceGroups(access))
     return `the scope ${access.scope} is limited to device groups, which does not suffice for this method`;
