@@ -144,6 +144,25 @@ describe('the purge of a tenant', function () {
     expect(await placesOf('sending')).to.have.members(kept);
   });
 
+  it('waits for earlier requests by the clock of the database, however wrong that of its process is', async () => {
+    const now = Date.now;
+    for (const [tenantId, hours] of [
+      ['clock-ahead', 1],
+      ['clock-behind', -1],
+    ] as const) {
+      await makeTenant(tenantId);
+      await remove(tenantId, true);
+      Date.now = () => now() + hours * 3_600_000;
+      try {
+        const begun = performance.now();
+        await purge({ settleMilliseconds: 2000 }).purgeTenant(tenantId, true, never);
+        expect(performance.now() - begun, tenantId).to.be.greaterThan(1000);
+      } finally {
+        Date.now = now;
+      }
+    }
+  });
+
   it('leaves no row, artifact or cold file, and nothing of other tenants changes', async () => {
     for (const tenantId of ['vanishing', 'remaining']) await makeTenant(tenantId);
     const { tables } = await readAll();
