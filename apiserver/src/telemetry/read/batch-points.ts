@@ -192,7 +192,7 @@ class FoundPoints {
     const place = this.places.get(batchId);
     if (!place || leafIndex < place.span.first || leafIndex >= place.span.end) return;
     const at = place.base + leafIndex - place.span.first;
-    // Given up, or stored twice.
+    // Given up; stored twice; or with the values of another point in the same second, whose leaf is its own too.
     if (at >= this.points.length || this.points[at]) return;
     this.points[at] = { deviceId, time, payload };
     this.missing -= 1;
