@@ -25,6 +25,7 @@ import {
   type TestBatch,
 } from '../chain-anchor/testing/anchoring.ts';
 import { sleep } from '../platform/clock.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { eventually } from '../platform/testing/eventually.ts';
@@ -33,7 +34,7 @@ import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { doColdWork } from '../telemetry/cold/cold-work.ts';
 import { TestProcesses } from '../testing/test-process.ts';
 import { createVerifier } from '../verifier/service.ts';
-import { TenantBundles } from '../verifier/tenant-bundles.ts';
+import { TenantBundles, type TenantBundlesParts } from '../verifier/tenant-bundles.ts';
 import { runTenantCommand } from './tenant-command.ts';
 
 const cli = path.join(import.meta.dirname, '../../../verify/src/cli.ts');
@@ -43,6 +44,7 @@ describe('the bundles of a tenant', function () {
   let anchoring: Anchoring;
   let folder: string;
   let cold: ColdFiles;
+  let turnCold: () => Promise<unknown>;
   const [deviceA, deviceB] = [newId(), newId()];
   /** The batches with values that are retained, in the order in which they were opened. */
   let batches: TestBatch[];
@@ -82,9 +84,9 @@ describe('the bundles of a tenant', function () {
     return id;
   };
 
-  const runBundles = async (tenant: string, to: string, database = anchoring.platform.database) => {
+  const runBundles = async (tenant: string, to: string) => {
     const messages: string[] = [];
-    const { logger, audit } = anchoring.platform;
+    const { database, logger, audit } = anchoring.platform;
     const code = await runTenantCommand(['bundles', tenant, '--to', to], {
       ...{ config: coldConfig(), logger, audit, database, write: (line) => messages.push(line) },
       openKubernetes: () => expect.fail('bundles need no cluster'),
@@ -108,13 +110,10 @@ describe('the bundles of a tenant', function () {
       );
     });
   const hashesOf = (some: readonly TestBatch[]) => some.flatMap(({ leaves }) => leaves.map(toHex));
-  const bundlesOf = async (most: ConstructorParameters<typeof TenantBundles>[0]['most']) => {
+  const bundlesOf = async (most: TenantBundlesParts['most'], database = anchoring.platform.database) => {
     const found: ProofBundle[] = [];
     const write = (bundle: ProofBundle) => Promise.resolve(void found.push(bundle));
-    const counts = await new TenantBundles(
-      { database: anchoring.platform.database, cold, write, most },
-      tenantId,
-    ).run();
+    const counts = await new TenantBundles({ database, cold, write, most }, tenantId).run();
     return { found, counts };
   };
 
@@ -124,6 +123,8 @@ describe('the bundles of a tenant', function () {
     const { database, logger } = anchoring.platform;
     const storage = openColdStorage({ config: coldConfig(), logger, metrics: createMetrics() });
     cold = storage.files;
+    turnCold = () =>
+      doColdWork({ database, logger, store: storage.store!, files: cold, hotSeconds: 0 }, new AbortController().signal);
     createVerifier(anchoring.platform, cold).register(anchoring.registry);
     const points = (count: number, tenant = tenantId) =>
       Array.from({ length: count }, (_, i) => newPoint(i % 6 < 3 ? deviceA : deviceB, tenant));
@@ -141,10 +142,7 @@ describe('the bundles of a tenant', function () {
     await mine([...batches, theirs, expired]);
     await moveToSegment(turned);
     // Turns that segment cold, the only one that is complete.
-    await doColdWork(
-      { database, logger, store: storage.store!, files: cold, hotSeconds: 0 },
-      new AbortController().signal,
-    );
+    await turnCold();
     // Long after the time of its points, which are of 2025.
     await moveToSegment(late);
     await query('UPDATE tenants SET retention_days = 3000 WHERE tenant_id = $1', [tenantId]);
@@ -296,6 +294,21 @@ describe('the bundles of a tenant', function () {
       `tenant bundles ${tenantId} --to ${file}`,
     ]);
     expect(rows).to.have.length(1);
+  });
+
+  it('are those of points, too, that turn cold while their segments are read', async () => {
+    const { database } = anchoring.platform;
+    let turning: Promise<unknown> | undefined;
+    const turnsFirst = Object.assign(Object.create(database) as Database, {
+      maintenance: async <T>(work: (tx: Transaction) => Promise<T>): Promise<T> => {
+        await (turning ??= turnCold());
+        return database.maintenance(work);
+      },
+    });
+    const { counts } = await bundlesOf({}, turnsFirst);
+    const { rows } = await query(`SELECT FROM telemetry_segments WHERE state = 'indexed'`);
+    expect(rows, 'segments that are still hot').to.deep.equal([]);
+    expect(counts).to.deep.equal({ written: 55, pending: 3, expired: 4, damaged: 0 });
   });
 
   it('are not written without a cold file that is missing', async () => {

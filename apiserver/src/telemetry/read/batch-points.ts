@@ -62,19 +62,31 @@ export async function pointsOfLeaves(
   const until = nanoseconds(sealed + maxAheadMilliseconds) + 1n;
   const usual = nanoseconds(opened - usualDelayMilliseconds);
   const segments = await segmentsUntil(database, tenantId, until);
-  // Points sent long after their measurement take a longer search.
+  // Points sent long after their measurement take a longer search, which points that have turned cold are spared.
   for (const isUsual of [true, false]) {
     for (const segment of segments) {
       if (found.isComplete) break;
       if ((segment.greatestTime === null || segment.greatestTime >= usual) === isUsual)
         await readSegment(database, tenantId, segment, found);
     }
+    // After the segments, so that what turns cold meanwhile is not missed.
+    await readFiles({ database, cold }, tenantId, { opened, sealed }, found);
   }
-  // After the segments, so that what turns cold meanwhile is not missed.
-  const [from, to] = [nanoseconds(opened - clockErrorMilliseconds), nanoseconds(sealed + clockErrorMilliseconds)];
-  const files = found.isComplete ? [] : await database.read(tenantId, (tx) => filesOfArrivals(tx, tenantId, from, to));
-  for (const file of files) {
-    if (found.isComplete) break;
+  return found.points.map((point) => (point && point.time >= retained ? point : undefined));
+}
+
+/** Reads the cold files with points that arrived in a time, in milliseconds since 1970. */
+async function readFiles(
+  { database, cold }: Pick<PointSource, 'database' | 'cold'>,
+  tenantId: string,
+  { opened, sealed }: { readonly opened: number; readonly sealed: number },
+  found: FoundPoints,
+): Promise<void> {
+  if (found.isComplete) return;
+  const from = nanoseconds(opened - clockErrorMilliseconds);
+  const to = nanoseconds(sealed + clockErrorMilliseconds);
+  for (const file of await database.read(tenantId, (tx) => filesOfArrivals(tx, tenantId, from, to))) {
+    if (found.isComplete) return;
     try {
       for await (const rows of cold.allRows(file)) for (const row of rows) found.add(row);
     } catch (error) {
@@ -82,7 +94,6 @@ export async function pointsOfLeaves(
       throw new UnreadableFileError(`the cold file ${file.fileId} cannot be read: ${error.message}`, { cause: error });
     }
   }
-  return found.points.map((point) => (point && point.time >= retained ? point : undefined));
 }
 
 /** Returns how many points batches have that are open. */
