@@ -74,7 +74,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['auth/certificates', 'auth/credentials', 'auth/device-credentials'],
     ...['device-registry/liveness', 'device-registry/history', 'device-registry/entities', 'device-registry/alarms'],
   ],
-  'device-registry/fleet': ['platform/*', 'device-registry/devices'],
+  'device-registry/fleet': ['platform/*', 'auth/credentials', 'device-registry/devices'],
   'device-registry/groups': ['platform/*', 'policies', 'auth/credentials', 'device-registry/devices'],
   'device-registry/import-export': ['platform/*', 'policies', 'auth/device-credentials', 'device-registry/devices'],
   'device-registry': ['config', 'policies', 'internal', 'auth/device-credentials'],
