@@ -40,7 +40,7 @@ import { Ingest } from './ingest/ingest.ts';
 import { KeptErrors } from './ingest/kept-errors.ts';
 import { PointQuota } from './ingest/point-quota.ts';
 import { GivenSubmission, type Submission, submissionOf } from './ingest/submission.ts';
-import { anchorNextResults, type ResultParts, resultsAtOnce } from './ingest/update-results.ts';
+import { anchorNextResults, type ResultParts } from './ingest/update-results.ts';
 import { forgetReplacedRuns, mergeNextRuns, packLeaves, unpackNextTable } from './leaves/packing.ts';
 import { byDevice, LiveHub, LiveRoom } from './live/live.ts';
 import { publishPoints } from './live/publish.ts';
@@ -259,7 +259,7 @@ class Telemetry implements TelemetryModule {
       logger,
       'anchoring of results',
       resultMilliseconds,
-      async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
+      async () => (await anchorNextResults(this.resultParts)) > 0,
     );
     const wakeResults = () => results.wakeIn(gatherMilliseconds);
     database.listen([resultsChannel], wakeResults, wakeResults);

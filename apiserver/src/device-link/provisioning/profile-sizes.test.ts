@@ -113,4 +113,17 @@ describe('the number of devices of a profile', () => {
     await announceResizedProfiles(test.database);
     await eventually(() => announced.length === before + 2);
   });
+
+  it('is announced for all tenants, however many profiles of one change all the time', async () => {
+    while ((await announceResizedProfiles(test.database)) > 0);
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO profile_devices (tenant_id, profile_id, part)
+        SELECT 'acme', gen_random_uuid(), 0 FROM generate_series(1, 1000) UNION ALL SELECT 'other', gen_random_uuid(), 0`),
+    );
+    await announceResizedProfiles(test.database);
+    const { rows } = await test.database.system((tx) =>
+      tx.query(`SELECT changed FROM profile_devices WHERE tenant_id = 'other'`),
+    );
+    expect(rows).to.deep.equal([{ changed: false }]);
+  });
 });

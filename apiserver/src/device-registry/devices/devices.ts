@@ -6,6 +6,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, type KelletError, resourceExhausted, sqlState } from '../../platform/errors.ts';
 import { nilId } from '../../platform/ids.ts';
 import { jsonBytes, type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
+import { waitingTenants } from '../../platform/statements/waiting-tenants.ts';
 import { quotaOf } from '../../policies/tenant-reader.ts';
 import { countDevices } from './device-counts.ts';
 import type { Conditions } from './device-filters.ts';
@@ -540,15 +541,18 @@ export async function forgetProfileSize(tx: Transaction, tenantId: string, profi
   await tx.query('DELETE FROM profile_devices WHERE tenant_id = $1 AND profile_id = $2', [tenantId, profileId]);
 }
 
-/** Returns up to `limit` profiles, of all tenants, whose number of devices has changed since they were last returned. */
+/** Returns some `limit` profiles, an equal number of each tenant, whose number of devices has changed since they were last returned. */
 export async function takeResizedProfiles(
   tx: Transaction,
   limit: number,
 ): Promise<{ tenant_id: string; profile_id: string }[]> {
   const { rows } = await tx.query<{ tenant_id: string; profile_id: string }>(
-    `WITH resized AS (
-       SELECT tenant_id, profile_id, part FROM profile_devices WHERE changed
-       ORDER BY tenant_id, profile_id, part LIMIT $1 FOR UPDATE SKIP LOCKED
+    `WITH RECURSIVE ${waitingTenants('profile_devices', 'changed')},
+     resized AS (
+       SELECT p.* FROM waiting w, LATERAL (
+         SELECT tenant_id, profile_id, part FROM profile_devices WHERE tenant_id = w.tenant_id AND changed
+         ORDER BY profile_id, part LIMIT greatest(1, $1::int4 / (SELECT count(tenant_id) FROM waiting))
+         FOR UPDATE SKIP LOCKED) AS p
      ), taken AS (
        UPDATE profile_devices held SET changed = false FROM resized r
        WHERE held.tenant_id = r.tenant_id AND held.profile_id = r.profile_id AND held.part = r.part

@@ -12,7 +12,7 @@ import { reportResults } from '../testing/results.ts';
 import { testDevice, testDeviceId, TestDevices } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
 import { takeOverDeadWriters } from '../write/writer-closing.ts';
-import { anchorNextResults, type ResultParts } from './update-results.ts';
+import { anchorNextResults, type ResultParts, resultsAtOnce } from './update-results.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');
 
@@ -106,6 +106,26 @@ describe('anchoring the results of updates', () => {
     await expectAnchored(4);
     const batches = await query('SELECT anchor_mode FROM anchor_batches ORDER BY anchor_mode');
     expect(batches).to.deep.equal([{ anchor_mode: 'merkle' }, { anchor_mode: 'per_event' }]);
+  });
+
+  it('anchors those of others while very many of a tenant cannot be', async () => {
+    await reportResults(
+      test.database,
+      'acme',
+      Array.from({ length: resultsAtOnce + 100 }, (_, n) => n % 10),
+    );
+    await reportResults(test.database, 'other', [2, 3]);
+    const own = parts();
+    const devices = {
+      lookup: (tenantId: string, ids: readonly string[]) =>
+        tenantId === 'acme' ? Promise.reject(new Error('too slow')) : own.devices.lookup(tenantId, ids),
+      lookupEach: () => Promise.reject(new Error('not called')),
+    };
+    for (let round = 0; round < 2; round += 1)
+      expect(await anchorNextResults({ ...own, devices }).catch(String)).to.equal('Error: too slow');
+    const anchored = await query<{ tenant_id: string }>('SELECT tenant_id FROM ota_results WHERE batch_id IS NOT NULL');
+    expect(anchored.map((row) => row.tenant_id)).to.deep.equal(['other', 'other']);
+    expect(await anchorNextResults(own)).to.equal(resultsAtOnce);
   });
 
   it('keeps results while they cannot be stored', async () => {

@@ -2,6 +2,7 @@
 import { fromJson, type JsonObject } from '@bufbuild/protobuf';
 import { OtaPolicySchema, type Window } from '@kellet/proto/es/kellet/v1/common_pb';
 import { notifyChanged } from '../../../../control/changes.ts';
+import type { Busy } from '../../../../platform/background/fair-worker.ts';
 import type { Clock } from '../../../../platform/clock.ts';
 import { holdLock, profileRolloutsLock } from '../../../../platform/database/advisory-locks.ts';
 import { rolloutWorkChannel } from '../../../../platform/database/channels.ts';
@@ -9,6 +10,7 @@ import type { Transaction } from '../../../../platform/database/database.ts';
 import { notFound } from '../../../../platform/errors.ts';
 import { isId } from '../../../../platform/ids.ts';
 import { planAlongIndexes, rowsOf } from '../../../../platform/statements/index-plans.ts';
+import { waitingTenants } from '../../../../platform/statements/waiting-tenants.ts';
 import { wakeRollout } from '../../../commands/commands.ts';
 import type { Phase } from '../decisions/pause-decision.ts';
 import { fromColumn, toColumn } from '../decisions/rollout-spec.ts';
@@ -370,15 +372,36 @@ export function wakeRolloutWork(tx: Transaction): void {
   tx.hint(rolloutWorkChannel);
 }
 
-/** Returns rollouts of all tenants with work, in random order, so that several processes begin with different ones. */
+/** Rollouts of a tenant among which a turn chooses. */
+const chosenAmong = 1000;
+
+/**
+ * Returns up to `limit` rollouts with work, `ofTenant` of each tenant with those in `busy`, none of the tenants in `except`, and none
+ * of `others`; first those of tenants with few in `busy`. Random ones, so that several processes work on different ones.
+ */
 export async function listWithWork(
   tx: Transaction,
-  limit: number,
+  given: {
+    readonly limit: number;
+    readonly ofTenant: number;
+    readonly except: readonly string[];
+    readonly busy: Busy;
+    readonly others: readonly string[];
+  },
 ): Promise<Pick<RolloutIdentity, 'tenantId' | 'rolloutId'>[]> {
+  const hasWork = `(pending_work <> '' OR awaits_scheduling)`;
   const { rows } = await tx.query<{ tenant_id: string; rollout_id: string }>(
-    `SELECT tenant_id, rollout_id FROM ota_rollouts WHERE pending_work <> '' OR awaits_scheduling
-     ORDER BY random() LIMIT $1`,
-    [limit],
+    `WITH RECURSIVE ${waitingTenants('ota_rollouts', hasWork)}
+     SELECT tenant_id, rollout_id
+     FROM waiting LEFT JOIN unnest($4::text[], $5::int4[]) AS busy (tenant, running) ON tenant = tenant_id, LATERAL (
+       SELECT rollout_id, row_number() OVER () AS turn FROM (
+         SELECT rollout_id FROM (
+           SELECT rollout_id FROM ota_rollouts r
+           WHERE r.tenant_id = waiting.tenant_id AND ${hasWork} AND rollout_id <> ALL ($6::uuid[]) LIMIT ${chosenAmong}) AS first
+         ORDER BY random() LIMIT greatest(0, $2::int4 - coalesce(running, 0))) AS chosen) AS due
+     WHERE tenant_id <> ALL ($3)
+     ORDER BY coalesce(running, 0) + turn, random() LIMIT $1`,
+    [given.limit, given.ofTenant, given.except, given.busy.tenants, given.busy.running, given.others],
   );
   return rows.map((row) => ({ tenantId: row.tenant_id, rolloutId: row.rollout_id }));
 }

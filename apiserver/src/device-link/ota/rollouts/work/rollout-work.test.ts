@@ -1,6 +1,7 @@
 // The work of rollouts as it runs in every process, on a real database: what makes scheduling due reaches it at once and without
 // an operator, also when many rollouts change at the same time and two processes do the work.
 import { expect } from 'chai';
+import { insertTenant } from '../../../../auth/testing/test-fixtures.ts';
 import { newId } from '../../../../platform/ids.ts';
 import { createLogger } from '../../../../platform/observability/logger.ts';
 import { eventually } from '../../../../platform/testing/eventually.ts';
@@ -110,6 +111,50 @@ describe('the work of rollouts', function () {
     }
     await create().finish();
     expect((await scheduled()).slice(10, 16)).to.deep.equal([4, 4, 4, 4, 4, 4]);
+  });
+
+  it('goes on with those of another tenant while very many of one cannot be worked on', async () => {
+    const { database } = fixture.test;
+    await insertTenant(database, 'other');
+    const name = newId();
+    const profileId = await fixture.profile(name);
+    const rolloutId = await fixture.start({ targetProfileRef: { name }, canaryPercent: 100 });
+    await create().finish();
+    await fixture.load(profileId, 5000);
+    const copy = (table: string, change: string, where: string) =>
+      fixture.rows(
+        `INSERT INTO ${table} SELECT (jsonb_populate_record(r, ${change})).* FROM ${table} r WHERE ${where}`,
+      );
+    await copy('ota_packages', `'{"tenant_id": "other"}'`, `name = 'two'`);
+    for (const table of ['ota_rollouts', 'profiles', 'devices'])
+      await fixture.rows(`UPDATE ${table} SET tenant_id = 'other' WHERE profile_id = $1`, profileId);
+    const changes = `'rollout_id', gen_random_uuid(), 'name', gen_random_uuid(), 'awaits_scheduling', true`;
+    for (let doubled = 0; doubled < 3; doubled += 1)
+      await copy('ota_rollouts', `jsonb_build_object(${changes})`, `tenant_id = 'acme'`);
+    const begin = 'awaits_scheduling = true, cohort_ready = false, cohort_cursor = NULL';
+    await fixture.rows(`UPDATE ota_rollouts SET ${begin} WHERE rollout_id = $1`, rolloutId);
+    expect(await waiting()).to.have.length.greaterThan(250);
+    const locked = Promise.withResolvers<void>();
+    const ended = Promise.withResolvers<void>();
+    const change = database.tenant('acme', async (tx) => {
+      await tx.query(`SELECT FROM ota_rollouts WHERE tenant_id = 'acme' FOR UPDATE`);
+      locked.resolve();
+      await ended.promise;
+    });
+    await locked.promise;
+    const work = create();
+    work.start();
+    running = [work];
+    try {
+      const isOver = async () => (await fixture.row(rolloutId))['scheduled'] === 5000;
+      await eventually(isOver, 10_000);
+    } finally {
+      ended.resolve();
+      await change;
+      await work.stop();
+      running = [];
+      await fixture.rows(`DELETE FROM ota_rollouts WHERE tenant_id = 'acme' AND awaits_scheduling`);
+    }
   });
 
   it('continues with the others when one fails', async () => {
