@@ -606,6 +606,27 @@ describe('rules', () => {
       expect((await rules.getRule(other.ruleId)).lastError).to.equal('');
     });
 
+    it('are dropped when they are due if they have been taken out of their rule, unless only the secret is another', async () => {
+      status = 500;
+      const rpc = (now: boolean) => ({ action: { case: 'rpc', value: { method: 'valve', params: { now } } } }) as const;
+      const { ruleId: changedId } = await rules.makeRule({ actions: [webhook()] });
+      const { ruleId: keptId } = await rules.makeRule({ actions: [rpc(true), webhook()] });
+      await rules.send(device, [hot(0)]);
+      await eventually(async () => {
+        const made = await Promise.all([changedId, keptId].map((ruleId) => rules.getRule(ruleId)));
+        return made.every(({ lastError }) => lastError !== '');
+      });
+      expect(received).to.have.length(2);
+      const replace = (ruleId: string, action: ReturnType<typeof rpc> | ReturnType<typeof webhook>) =>
+        rules.rules(method.updateRule, { ruleId, actions: [action], updateMask: { paths: ['actions'] } });
+      await replace(changedId, rpc(false));
+      await replace(keptId, webhook('another'));
+      status = 204;
+      await hurry();
+      await eventually(async () => (await rules.query('SELECT FROM rule_actions')).length === 0);
+      expect(received).to.have.length(3);
+    });
+
     it('never reach an address that is not allowed', async () => {
       const { ruleId } = await rules.makeRule({ actions: [webhook()] });
       // As if the list of hosts had been shortened since.
@@ -704,7 +725,8 @@ describe('rules', () => {
     });
 
     it('are repeated when their process died with them', async () => {
-      const { ruleId } = await rules.makeRule({ expression: 'false' });
+      const action = { action: { case: 'rpc', value: { method: 'again' } } } as const;
+      const { ruleId } = await rules.makeRule({ expression: 'false', actions: [action] });
       await rules.query(
         `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event, attempts, next_at)
          VALUES ('acme', gen_random_uuid(), $1, $2, '{"kind":"rpc","method":"again","params":{}}', '{}', 1, now() - interval '1 second')`,

@@ -30,7 +30,7 @@ export interface ClaimedAction {
   readonly event: string;
   /** Attempts including this one. */
   readonly attempts: number;
-  /** Whether the rule has been disabled or deleted since. */
+  /** Whether the rule has been disabled or deleted since, or does not have the action any more. */
   readonly is_void: boolean;
 }
 
@@ -102,7 +102,9 @@ export async function claimActions(
      UPDATE rule_actions a SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
      FROM free WHERE a.tenant_id = free.tenant_id AND a.action_id = free.action_id
      RETURNING a.tenant_id, a.action_id, a.rule_id, a.device_id, a.action, a.event, a.attempts,
-       coalesce((SELECT NOT enabled FROM rules r WHERE r.tenant_id = a.tenant_id AND r.rule_id = a.rule_id), true) AS is_void`,
+       NOT EXISTS (SELECT FROM rules r, jsonb_array_elements(r.actions) AS still
+         WHERE r.tenant_id = a.tenant_id AND r.rule_id = a.rule_id AND enabled
+           AND still - 'secret' = a.action - 'secret') AS is_void`,
     [limit, perTenant, except, busy.tenants, busy.running],
   );
   return rows;
