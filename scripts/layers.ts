@@ -74,7 +74,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['auth/certificates', 'auth/credentials', 'auth/device-credentials'],
     ...['device-registry/liveness', 'device-registry/history', 'device-registry/entities', 'device-registry/alarms'],
   ],
-  'device-registry/fleet': ['platform/*', 'device-registry/devices'],
+  'device-registry/fleet': ['platform/*', 'auth/credentials', 'device-registry/devices'],
   'device-registry/groups': ['platform/*', 'policies', 'auth/credentials', 'device-registry/devices'],
   'device-registry/import-export': ['platform/*', 'policies', 'auth/device-credentials', 'device-registry/devices'],
   'device-registry': ['config', 'policies', 'internal', 'auth/device-credentials'],
@@ -183,7 +183,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'telemetry/write': ['platform/*', 'policies', 'telemetry/points', 'telemetry/leaves'],
   'telemetry/cold': ['platform/*', 'config', 'policies', 'telemetry/points', 'telemetry/write'],
   'telemetry/ingest': ['platform/*', 'policies', 'telemetry/points', 'telemetry/kernel', 'telemetry/write'],
-  'telemetry/read': ['platform/*', 'policies', 'telemetry/points', 'telemetry/cold'],
+  'telemetry/read': ['platform/*', 'policies', 'telemetry/points', 'telemetry/write', 'telemetry/cold'],
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
   telemetry: ['platform/*', 'config', 'policies', 'internal'],
   'webhooks/sending': ['platform/*'],
@@ -213,14 +213,14 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/memory', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],
   ],
-  'tenant-data': [
-    ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet', 'auth/device-credentials'],
-    ...['device-registry/devices', 'device-link/ota/artifacts', 'rules-engine/evaluation'],
-    ...['telemetry/cold', 'telemetry/read', 'telemetry/write'],
-  ],
   verifier: [
     ...['platform/*', 'config', 'device-registry/devices', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/leaves', 'telemetry/cold', 'telemetry/read'],
+  ],
+  'tenant-data': [
+    ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet', 'auth/device-credentials'],
+    ...['device-registry/devices', 'device-link/ota/artifacts', 'rules-engine/evaluation'],
+    ...['telemetry/cold', 'telemetry/read', 'telemetry/write', 'verifier'],
   ],
   fsck: [
     ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/artifacts'],

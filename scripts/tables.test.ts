@@ -158,6 +158,7 @@ const stores: readonly string[] = [
   'telemetry/leaves/leaf-count.ts',
   'telemetry/leaves/leaf-store.ts',
   'telemetry/leaves/packing.ts',
+  'telemetry/read/batch-points.ts',
   'telemetry/read/history.ts',
   'telemetry/read/hot-points.ts',
   'telemetry/read/latest-rows.ts',

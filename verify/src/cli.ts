@@ -5,7 +5,8 @@ import { hash } from 'node:crypto';
 import { parseArgs } from 'node:util';
 import { type AnchoredHead, anchoredHeadOf, AuditLogVerifier } from './audit-log.ts';
 import { verifyBundleText } from './bundle.ts';
-import { readDocuments, readHeaderPins, readLines } from './command-input.ts';
+import { BundleFileVerifier, type PinsAt } from './bundle-file.ts';
+import { readBundleLines, readDocuments, readHeaderPins, readLines } from './command-input.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { fetchHeaders, HeaderSourceError } from './header-source.ts';
 import { checkHeaderChain, type HeaderAtHeight } from './headers.ts';
@@ -13,6 +14,8 @@ import { formatHeadersFile, parseCheckpoint, type Pin, pinsOfHeaders } from './p
 import {
   type AuditReport,
   formatAuditVerdict,
+  formatBundle,
+  formatBundlesVerdict,
   formatResult,
   formatRolloutVerdict,
   formatVerdict,
@@ -31,6 +34,7 @@ const HELP = `Usage:
   kellet-verify BUNDLE.json [--headers FILE] [--checkpoint HEIGHT:HASH] [--headers-url URL] [--json]
   kellet-verify audit EVENTS.ndjson [--anchor BUNDLE.json]... [--headers FILE] [--checkpoint HEIGHT:HASH] [--headers-url URL]
                 [--json]
+  kellet-verify bundles FILE [--headers FILE] [--checkpoint HEIGHT:HASH]... [--headers-url URL] [--json]
   kellet-verify headers --headers-url URL --from HEIGHT [--count N | --to HEIGHT]
 
 Proves that a telemetry point was anchored: hash, Merkle path, transaction, block, headers. BUNDLE.json is a proof
@@ -42,6 +46,10 @@ one per line. Prints a line per result, then the verdict on all of them; as JSON
 "audit" verifies an audit log: that no event was changed or removed between the first and the last. EVENTS.ndjson has an event
 or a page of GET audit-events on each line, in any order. With --anchor, the proof bundle of an anchored event
 (GET audit-events/anchors, then GET verify/hash), it also proves that the events up to that one existed before its block.
+
+"bundles" verifies a file with a bundle on each line, plain or compressed with zstd, as "kellet-apiserver tenant bundles" writes
+it; - reads it from standard input. Prints a line for each bundle that is not proven, then their numbers; the exit code is 1 if any
+is refuted, else 2 if any is malformed or there is none, else 3 if any is not proven. A file may be of any length.
 
 Proof of work does not identify the chain, so a proof needs a block that you trust:
   --headers FILE            a headers file: one line "HEIGHT HEADER-IN-HEX" per header
@@ -80,7 +88,59 @@ useSha256((data) => hash('sha256', data, 'buffer'));
 
 async function main(args: string[]): Promise<number> {
   if (args[0] === 'headers') return writeHeaders(args.slice(1));
+  if (args[0] === 'bundles') return verifyBundles(args.slice(1));
   return args[0] === 'audit' ? verifyAudit(args.slice(1)) : verify(args);
+}
+
+async function verifyBundles(args: string[]): Promise<number> {
+  const { values, positionals } = usage(() => parseArgs({ args, allowPositionals: true, options: pinOptions }));
+  if (values.help === true) return await print(HELP);
+  const [path, ...rest] = positionals;
+  if (path === undefined || rest.length > 0) throw new CommandError('expected one file of bundles', EXIT.malformed);
+  const sources = sourcesOf(values);
+  const { pinsAt, note } = await pinsByHeight(sources);
+  const verifier = new BundleFileVerifier(pinsAt);
+  let failure: CommandError | undefined;
+  try {
+    await input(path, async () => {
+      for await (const line of readBundleLines(path)) {
+        const verdict = 'text' in line ? await verifier.add(line.text) : verifier.addUnreadable(line.problem);
+        if (verdict.verdict !== 'proven')
+          await print(sources.json ? `${JSON.stringify(verdict)}\n` : formatBundle(verdict));
+      }
+    });
+  } catch (error) {
+    if (!(error instanceof CommandError)) throw error;
+    failure = error;
+  }
+  const verdict = verifier.finish();
+  const why = note();
+  const document = why === undefined ? verdict : { ...verdict, note: why };
+  await print(sources.json ? `${JSON.stringify(document)}\n` : formatBundlesVerdict(verdict, why));
+  // What was read up to there may be refuted nevertheless.
+  if (failure && verdict.verdict !== 'refuted') throw failure;
+  if (failure) complain(failure.message);
+  return EXIT[verdict.verdict];
+}
+
+/** Returns the trusted blocks of the command line by their heights, and why the header source is unusable. */
+async function pinsByHeight({
+  pins,
+  headers,
+  url,
+}: Sources): Promise<{ pinsAt: PinsAt; note: () => string | undefined }> {
+  const known =
+    headers === undefined ? pins : [...pins, ...(await input(headers, () => readPins(headers, () => true)))];
+  const byHeight = Map.groupBy(known, ({ height }) => height);
+  let problem: string | undefined;
+  const pinsAt = async (first: number, last: number): Promise<Pin[]> => {
+    const found: Pin[] = [];
+    for (let height = first - 1; height <= last; height += 1) found.push(...(byHeight.get(height) ?? []));
+    const failed = await addPins({ pins: found, headers: undefined, url, json: false }, first, last);
+    problem ??= failed;
+    return found;
+  };
+  return { pinsAt, note: () => problem };
 }
 
 async function verifyAudit(args: string[]): Promise<number> {
@@ -191,7 +251,7 @@ async function addPins(
 ): Promise<string | undefined> {
   if (file !== undefined) {
     const isWanted = (height: number) => height >= first - 1 && height <= last;
-    pins.push(...(await input(file, () => readHeaderPins(file, `headers file ${file}`, isWanted))));
+    pins.push(...(await input(file, () => readPins(file, isWanted))));
   }
   if (url === undefined) return undefined;
   try {
@@ -201,6 +261,9 @@ async function addPins(
     return `the header source is unusable: ${messageOf(error)}`;
   }
 }
+
+const readPins = (file: string, isWanted: (height: number) => boolean): Promise<Pin[]> =>
+  readHeaderPins(file, `headers file ${file}`, isWanted);
 
 async function verifyOne(text: string, sources: Sources): Promise<number> {
   const { verdict, note } = await verdictOf(text, sources);

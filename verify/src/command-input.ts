@@ -1,6 +1,9 @@
 // Reads the command's files with limits, so that no input, not even an endless one, exhausts memory.
 import { createReadStream } from 'node:fs';
-import { MalformedError } from './errors.ts';
+import { Readable } from 'node:stream';
+// As a whole: an older Node has no zstd.
+import zlib from 'node:zlib';
+import { MalformedError, messageOf } from './errors.ts';
 import { HeaderPins, parseHeaderLine, type Pin } from './pins.ts';
 import { isRolloutProof } from './rollout-schema.ts';
 
@@ -81,6 +84,73 @@ export async function* readLines(path: string): AsyncGenerator<string> {
     if (length > MAXIMUM_BUNDLE_BYTES) throw new MalformedError(`longer than ${MAXIMUM_BUNDLE_BYTES} bytes`);
   }
   yield decode(Buffer.concat(rest));
+}
+
+const zstdMagic = Buffer.from([0x28, 0xb5, 0x2f, 0xfd]);
+
+/**
+ * Yields the lines of a file that may be compressed with zstd; for one that is longer than 16 MiB or ill-formed UTF-8 the reason,
+ * without keeping it in memory.
+ * @throws {MalformedError} if the file is compressed and this Node has no zstd
+ * @throws the system error if it cannot be read or decompressed
+ */
+export async function* readBundleLines(path: string): AsyncGenerator<{ text: string } | { problem: string }> {
+  let rest: Buffer[] = [];
+  let length = 0;
+  const line = () => {
+    const parts = rest;
+    const isLong = length > MAXIMUM_BUNDLE_BYTES;
+    rest = [];
+    length = 0;
+    if (isLong) return { problem: `longer than ${MAXIMUM_BUNDLE_BYTES} bytes` };
+    try {
+      return { text: decode(Buffer.concat(parts)) };
+    } catch (error) {
+      return { problem: messageOf(error) };
+    }
+  };
+  const add = (part: Buffer) => {
+    length += part.length;
+    if (length <= MAXIMUM_BUNDLE_BYTES) rest.push(part);
+    else rest = [];
+  };
+  for await (const part of decompressed(openInput(path))) {
+    let start = 0;
+    for (let end = part.indexOf(0x0a); end >= 0; end = part.indexOf(0x0a, start)) {
+      add(part.subarray(start, end));
+      yield line();
+      start = end + 1;
+    }
+    add(part.subarray(start));
+  }
+  if (length > 0) yield line();
+}
+
+/** Decompresses a stream if it begins as zstd does. */
+async function* decompressed(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  const parts = input[Symbol.asyncIterator]();
+  let begin = Buffer.alloc(0);
+  while (begin.length < zstdMagic.length) {
+    const next = await parts.next();
+    if (next.done === true) break;
+    begin = Buffer.concat([begin, next.value]);
+  }
+  const all = (async function* () {
+    yield begin;
+    yield* { [Symbol.asyncIterator]: () => parts };
+  })();
+  if (!begin.subarray(0, zstdMagic.length).equals(zstdMagic)) return yield* all;
+  // Not in every Node that runs this.
+  const { createZstdDecompress } = zlib as Partial<typeof zlib>;
+  if (createZstdDecompress === undefined) {
+    throw new MalformedError(
+      'this Node has no zstd: decompress the file, as with zstd -dc FILE | kellet-verify bundles -',
+    );
+  }
+  const source = Readable.from(all);
+  const output = createZstdDecompress();
+  source.on('error', (error) => output.destroy(error));
+  yield* source.pipe(output) as AsyncIterable<Buffer>;
 }
 
 /**

@@ -13,6 +13,7 @@ export * from './headers.ts';
 export * from './bundle-schema.ts';
 export * from './verdict.ts';
 export * from './bundle.ts';
+export * from './bundle-file.ts';
 export * from './rollout-proof.ts';
 export * from './rollout-schema.ts';
 export * from './audit-hash.ts';

@@ -1,13 +1,14 @@
 // Formats a verdict for people.
 import type { AuditVerdict } from './audit-log.ts';
+import type { BundlesVerdict, BundleVerdict } from './bundle-file.ts';
 import type { ResultVerdict, RolloutVerdict } from './rollout-proof.ts';
 import type { Statement, StepName, Verdict, VerdictName } from './verdict.ts';
 
-const conclusions: Record<VerdictName, (last: StepName) => string> = {
+const conclusions: Record<VerdictName, (last: StepName | undefined) => string> = {
   proven: () => 'proven',
   mined: () => 'mined, not proven: a trusted block is required (--headers, --checkpoint or --headers-url)',
-  refuted: (last) => `refuted at ${last}`,
-  malformed: (last) => `malformed at ${last}`,
+  refuted: (last) => (last === undefined ? 'refuted' : `refuted at ${last}`),
+  malformed: (last) => (last === undefined ? 'malformed' : `malformed at ${last}`),
 };
 
 /** Formats the steps, the verdict and what it proves, one per line; `note` is an addition of the command. */
@@ -52,6 +53,22 @@ export function formatRolloutVerdict(verdict: RolloutVerdict, note?: string): st
       ([name, value]) => `  ${name.padEnd(11)} ${value}`,
     ),
   ];
+  return `\n${lines.map(printable).join('\n')}\n`;
+}
+
+/** Formats the verdict on one of many bundles, on one line. */
+export function formatBundle({ verdict, line, data_hash: hash, reason }: BundleVerdict): string {
+  const mark = verdict === 'mined' ? '-   ' : 'FAIL';
+  const parts = [mark, `line ${line}`, hash, `${verdict}${reason === undefined ? '' : `: ${reason}`}`];
+  return `${printable(parts.filter((part) => part !== undefined).join(' '))}\n`;
+}
+
+/** Formats the verdict on many bundles. */
+export function formatBundlesVerdict({ verdict, counts }: BundlesVerdict, note?: string): string {
+  const all = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const conclusion = all === 0 ? 'malformed: no bundles' : conclusions[verdict](undefined);
+  const row = `${all}: ${counts.proven} proven, ${counts.mined} mined, ${counts.refuted} refuted, ${counts.malformed} malformed`;
+  const lines = [...(note === undefined ? [] : [`note: ${note}`]), conclusion, `  bundles     ${row}`];
   return `\n${lines.map(printable).join('\n')}\n`;
 }
 

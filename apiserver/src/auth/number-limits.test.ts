@@ -1,15 +1,19 @@
 // How many users and keys a tenant or a device may have, and what is deleted of those that have ended, and of attempts to sign in.
 import { expect } from 'chai';
+import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { outcomeOf, refusal } from '../platform/testing/refusals.ts';
 import { deleteEndedKeys } from './api-keys/api-keys.ts';
 import { DeviceCredentials } from './device-credentials/device-credentials.ts';
 import { mintDeviceKey } from './device-credentials/device-keys.ts';
 import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
+import { createAuth } from './service.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
 import { deleteExpiredReturns } from './sso/provider-store.ts';
 import { method, TestAuth } from './testing/test-auth.ts';
+import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
 
 describe('the number of users and keys', function () {
   this.timeout(60_000);
@@ -114,8 +118,8 @@ describe('what is known of attempts to sign in', () => {
       'subject, failures, last_failure_at, blocked_until',
       `sha256(n::text::bytea), 1, time, time`,
       (_tx: Transaction, before: Date, limit: number) =>
-        // The clock is that of the failures that no longer count, an hour after the last.
-        new LoginThrottle(at.test.database, { now: () => before.getTime() + 3_600_000 }).sweep(limit),
+        // The time is that of the failures that no longer count, an hour after the last.
+        new LoginThrottle(at.test.database, at.clock).sweep(limit, before.getTime() + 3_600_000),
     ],
   ] as const) {
     // One statement for all that strangers have added could take longer than a statement may.
@@ -137,4 +141,31 @@ describe('what is known of attempts to sign in', () => {
       });
     });
   }
+});
+
+describe('what a process deletes of sign-ins and sessions', () => {
+  const at = TestAuth.define();
+
+  it('is what has ended by the clock of the database, however wrong its own is', async () => {
+    const { database } = at.test;
+    const { user } = await at.signedIn();
+    const query = async (text: string, values: unknown[] = []) =>
+      (await database.system((tx) => tx.query(text, values))).rowCount;
+    await query(
+      `INSERT INTO pending_sign_ins (token_hash, user_id, tenant_id, expires_at)
+       SELECT sha256(n::text::bytea), $1, 'acme', now() + n * interval '5 minutes' FROM unnest(ARRAY[-1, 1]) AS n`,
+      [user.user_id],
+    );
+    const clock = new MovableClock();
+    clock.advance(40 * 86_400_000);
+    const auth = createAuth(testPlatform(database, clock), clusterAway, unknownGroups, async () => []);
+    await auth.start?.();
+    try {
+      await eventually(async () => (await query('SELECT FROM pending_sign_ins WHERE expires_at < now()')) === 0);
+    } finally {
+      await auth.stop?.();
+    }
+    expect(await query('SELECT FROM pending_sign_ins WHERE expires_at > now()')).to.equal(1);
+    expect(await query('SELECT FROM sessions WHERE user_id = $1', [user.user_id])).to.equal(1);
+  });
 });

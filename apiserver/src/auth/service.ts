@@ -219,10 +219,13 @@ export function createAuth(
 
   /** Deletes ended sessions with their tokens, ended keys and certificates, and what is known of attempts that no longer count. */
   const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async (signal) => {
-    const before = (milliseconds: number): Date => new Date(clock.now() - milliseconds);
+    // The clock of this process may be wrong, and what is deleted is gone for all of them.
+    const { rows } = await database.systemRead((tx) => tx.query<{ now: Date }>('SELECT clock_timestamp() AS now'));
+    const now = rows[0]!.now.getTime();
+    const before = (milliseconds: number): Date => new Date(now - milliseconds);
     const forget = (most: number, remove: (tx: Transaction, limit: number) => Promise<number>): Promise<void> =>
       repeatWhileFull(most, signal, (limit) => database.system((tx) => remove(tx, limit)));
-    await repeatWhileFull(attemptsAtOnce, signal, (limit) => throttle.sweep(limit));
+    await repeatWhileFull(attemptsAtOnce, signal, (limit) => throttle.sweep(limit, now));
     // Strangers can add these; clocks of processes may differ a little.
     await forget(attemptsAtOnce, (tx, limit) => deleteExpiredReturns(tx, before(minuteMilliseconds), limit));
     await forget(attemptsAtOnce, (tx, limit) => deleteExpiredPending(tx, before(minuteMilliseconds), limit));

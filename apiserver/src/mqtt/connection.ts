@@ -741,8 +741,9 @@ export class Connection {
     const { device } = accepted ?? {};
     if (!accepted || !device) return this.controller.abort();
     parts.ended(reason);
-    // The credential counts as long as a will waits.
-    this.controller.signal.addEventListener('abort', device.unwatch, { once: true });
+    // The credential counts as long as a will waits, or what the device has sent before.
+    const unwatch = (): void => void this.tail.then(device.unwatch);
+    this.controller.signal.addEventListener('abort', unwatch, { once: true });
     const { tenantId, deviceId } = accepted.publisher.caller;
     const key = `${tenantId}/${deviceId}`;
     if (parts.byDevice.get(key) === this) parts.byDevice.delete(key);

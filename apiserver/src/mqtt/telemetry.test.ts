@@ -378,7 +378,8 @@ describe('MQTT: connections and telemetry', () => {
     expect(await history()).to.have.length(0);
   });
 
-  it('carries out nothing that waited when the key was revoked', async () => {
+  /** Revokes the key while 20 messages wait, of which the first is being carried out, and expects the others to be dropped. */
+  const revokeWhileWaiting = async (revoke: (client: Awaited<ReturnType<typeof connect>>) => Promise<unknown>) => {
     const client = await connect({ protocolVersion: 5 });
     const { database } = link.test;
     const [locked, release] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
@@ -391,8 +392,7 @@ describe('MQTT: connections and telemetry', () => {
     // The first one waits for the row, the others for it.
     for (let index = 0; index < 20; index += 1) void client.publish('attributes', { [`a${index}`]: 1 }).catch(() => 0);
     await lockWaitedFor(database);
-    await database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, [device.deviceId]));
-    expect(await client.closed()).to.deep.equal([0x87]);
+    await revoke(client);
     release.resolve();
     await holding;
     await new Promise((resolve) => setTimeout(resolve, 500));
@@ -401,7 +401,23 @@ describe('MQTT: connections and telemetry', () => {
       `devices/${device.deviceId}/attributes`,
     );
     expect(Object.keys(attributes)).to.have.members(['a0']);
-  });
+  };
+  const revokeKeys = () => link.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, [device.deviceId]));
+
+  it('carries out nothing that waited when the key was revoked', () =>
+    revokeWhileWaiting(async (client) => {
+      await revokeKeys();
+      expect(await client.closed()).to.deep.equal([0x87]);
+    }));
+
+  it('carries out nothing that waited then, although the device had disconnected before', () =>
+    revokeWhileWaiting(async (client) => {
+      client.cut();
+      const pause = () => new Promise((resolve) => setTimeout(resolve, 500));
+      await pause();
+      await revokeKeys();
+      await pause();
+    }));
 
   it('puts off a will, which a new connection cancels', async function () {
     this.timeout(15_000);

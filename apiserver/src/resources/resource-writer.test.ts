@@ -108,6 +108,10 @@ describe('the changes of resources', function () {
         last.push('applied');
         return {};
       },
+      remove: async () => {
+        last.push('removed');
+        return {};
+      },
     } as unknown as Dispatcher;
     const writer = new ResourceWriter({
       ...{ database: test.database, kubernetes, dispatcher, logger: createLogger('silent') },
@@ -136,5 +140,10 @@ describe('the changes of resources', function () {
     expect(await create(attacker, 'h')).to.equal('UNAUTHENTICATED');
     expect(last).to.deep.equal([]);
     expect(await create(defender, 'i')).to.equal('OK');
+    const remove = ({ caller }: typeof attacker) =>
+      outcomeOf(writer.remove(internalContext(caller), 'DeviceProfile', 'a'));
+    expect(await remove(attacker)).to.equal('UNAUTHENTICATED');
+    expect(await remove(defender)).to.equal('OK');
+    expect(last).to.deep.equal(['applied', 'removed']);
   });
 });

@@ -232,6 +232,7 @@ export class ResourceWriter {
     context: CallContext,
     { kind, namespace, name }: { readonly kind: ManagedKind; readonly namespace: string; readonly name: string },
   ): Promise<boolean> {
+    await this.database.read(context.tenantId, (tx) => refuseLosses(tx, context.caller));
     const object = await this.kubernetes.get(kind, namespace, name, context.signal);
     if (!object) return false;
     const manager = foreignManager(object);

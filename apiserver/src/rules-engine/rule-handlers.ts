@@ -2,9 +2,10 @@
 import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { refuseLosses } from '../auth/credentials/refuse-losses.ts';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
-import type { Clock } from '../platform/clock.ts';
+import { type Clock, sleep } from '../platform/clock.ts';
+import { FairSlots } from '../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import { invalidArgument, notFound, permissionDenied, resourceExhausted } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { idField, updatedFields } from '../platform/requests/fields.ts';
@@ -45,6 +46,12 @@ export interface RuleParts {
 /** Rules of a page that waits for no turn: the parameters of the commands of one take up to 640 KiB. */
 const smallPage = 2;
 
+/** Expressions that are checked or tried at once, which takes up to a tenth of a second each, and those of a tenant that wait. */
+const expressionsAtOnce = {
+  ...{ total: 1, perOwner: 1, waitingPerOwner: 64 },
+  refusal: () => resourceExhausted('too many expressions are being checked or tried', 1),
+};
+
 const updatable = [
   ...(['name', 'expression', 'profile_id', 'device_group_id', 'severity', 'alarm_type', 'clear_expression'] as const),
   ...(['for_seconds', 'cooldown_seconds', 'actions', 'enabled'] as const),
@@ -53,6 +60,18 @@ const updatable = [
 /** The handlers. */
 export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesService> {
   const { database, paging, profiles, devices, visibleDevices, guard, secrets, clock } = parts;
+  const turns = new FairSlots(expressionsAtOnce);
+
+  /** Does work with expressions, of which all together takes at most half of the time. */
+  const inTurn = <T>(tenantId: string, work: () => T): Promise<T> =>
+    turns.run(tenantId, async () => {
+      const began = performance.now();
+      try {
+        return work();
+      } finally {
+        await sleep(performance.now() - began);
+      }
+    });
 
   const checkReferences = async (tx: Transaction, tenantId: string, rule: RuleDefinition): Promise<void> => {
     // Locked, so that neither is deleted before the rule is there.
@@ -93,10 +112,8 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
       const { tenantId } = context;
       const actions = toActions(request.actions, { tenantId, guard, secrets, before: [] });
       checkRights(actions, context);
-      const definition = toDefinition(
-        { ...request, severity: request.severity, enabled: request.enabled ?? true },
-        actions,
-      );
+      const given = { ...request, severity: request.severity, enabled: request.enabled ?? true };
+      const definition = await inTurn(tenantId, () => toDefinition(given, actions));
       return database.tenant(tenantId, async (tx) => {
         await checkReferences(tx, tenantId, definition);
         const inserted = await insertRule(tx, tenantId, newId(), definition);
@@ -136,7 +153,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
         const onlyDisables = fields.size === 1 && request.enabled === false;
         // Another expression or group sends the commands that the rule already had to other devices, or at other times.
         if (!onlyDisables) checkRights(actions, context);
-        const definition = toDefinition(merged(before, request, fields), actions);
+        const definition = await inTurn(tenantId, () => toDefinition(merged(before, request, fields), actions));
         await checkReferences(tx, tenantId, definition);
         return toRule(await updateRule(tx, tenantId, before, definition));
       });
@@ -152,22 +169,21 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
 
     disableRule: (request, context) => setEnabled(request.ruleId, false, context),
 
-    validateRule: async (request) => {
-      const compiled = compile(request.expression);
+    validateRule: async (request, { tenantId }) => {
+      const compiled = await inTurn(tenantId, () => compile(request.expression));
       return 'errors' in compiled ? { valid: false, errors: compiled.errors } : { valid: true };
     },
 
     testRule: async (request, context) => {
-      checkExpression('expression', request.expression);
+      const { tenantId } = context;
+      const evaluate = await inTurn(tenantId, () => checkExpression('expression', request.expression));
       if (!request.point) throw invalidArgument('point is required');
       const now = new Date(clock.now());
       const point = givenPoint('point', request.point, now);
       const previous = request.previous && givenPoint('previous', request.previous, now);
       const { deviceId } = request.point;
       const device = deviceId === '' ? undefined : await readableDevice(deviceId, context);
-      const compiled = compile(request.expression);
-      if ('errors' in compiled) throw invalidArgument('expression is invalid');
-      const outcome = compiled.evaluate(bind(device, point, previous));
+      const outcome = await inTurn(tenantId, () => evaluate(bind(device, point, previous)));
       return typeof outcome === 'boolean' ? { matched: outcome } : { matched: false, error: outcome.error };
     },
   };

@@ -276,6 +276,35 @@ describe('rules', () => {
       expect(await refusal({ point: ofService }), 'points of the service reach rules too').to.equal('OK');
     });
 
+    it('are tried and checked one at a time, so that many that take long let others run', async () => {
+      const numericValues = Object.fromEntries(Array.from({ length: 256 }, (_, index) => [`n${index}`, index]));
+      const expression = `numeric.exists(k, ${Array(40).fill('int(1e300) == 1').join(' || ')})`;
+      // Of this process alone: the machine may be busy.
+      const processorMilliseconds = () => process.cpuUsage().user / 1000;
+      let [longest, last] = [0, processorMilliseconds()];
+      const beat = setInterval(() => {
+        longest = Math.max(longest, processorMilliseconds() - last);
+        last = processorMilliseconds();
+      }, 1);
+      try {
+        const calls = Array.from({ length: 80 }, (_, index) =>
+          refusalOf(
+            index % 2 === 0
+              ? rules.rules(method.testRule, { expression, point: { numericValues } })
+              : rules.rules(method.validateRule, { expression }),
+          ),
+        );
+        const outcomes = await Promise.all(calls);
+        const refused = outcomes.filter((outcome) => outcome !== 'OK');
+        expect(refused).to.deep.equal(
+          Array(15).fill('RESOURCE_EXHAUSTED too many expressions are being checked or tried'),
+        );
+      } finally {
+        clearInterval(beat);
+      }
+      expect(longest, 'milliseconds without a turn of others').to.be.below(500);
+    });
+
     it('are tried only on devices that the caller may read', async () => {
       const { groupId } = await rules.devices(registry.createDeviceGroup, { name: 'roofs' });
       const inGroup = await rules.makeDevice({ name: 'in the group', groupIds: [groupId] });

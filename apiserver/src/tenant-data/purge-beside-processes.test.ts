@@ -7,7 +7,7 @@ import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import { s3SettingsOf } from '../config/config.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
-import { sleep, systemClock } from '../platform/clock.ts';
+import { sleep } from '../platform/clock.ts';
 import { newId } from '../platform/ids.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
@@ -89,7 +89,7 @@ describe('the purge of a tenant that two processes serve', function () {
       const { config, logger, audit } = testPlatform(test.database, new MovableClock());
       const artifacts = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
       const purge = new Purge({
-        ...{ database: test.database, logger, audit, artifacts, clock: systemClock },
+        ...{ database: test.database, logger, audit, artifacts },
         cold: openColdStorage(testPlatform(test.database, new MovableClock())),
         resources: new ResourcePurge(emptyCluster, logger),
         broker: { purgeTenant: async () => undefined },

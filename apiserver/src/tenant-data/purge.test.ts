@@ -144,6 +144,21 @@ describe('the purge of a tenant', function () {
     expect(await placesOf('sending')).to.have.members(kept);
   });
 
+  it('waits for earlier requests by the clock of the database, even if that of its process is behind', async () => {
+    await makeTenant('clock-behind');
+    await remove('clock-behind', true);
+    const now = Date.now;
+    // Not ahead: ids of the tests that follow would be.
+    Date.now = () => now() - 3_600_000;
+    try {
+      const begun = performance.now();
+      await purge({ settleMilliseconds: 2000 }).purgeTenant('clock-behind', true, never);
+      expect(performance.now() - begun).to.be.within(1000, 20_000);
+    } finally {
+      Date.now = now;
+    }
+  });
+
   it('leaves no row, artifact or cold file, and nothing of other tenants changes', async () => {
     for (const tenantId of ['vanishing', 'remaining']) await makeTenant(tenantId);
     const { tables } = await readAll();

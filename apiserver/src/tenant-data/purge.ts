@@ -7,7 +7,7 @@ import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-store
 import { storesOfTenant } from '../device-link/ota/artifacts/artifact-sweep-store.ts';
 import { systemFacts } from '../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../platform/audit/audit-trail.ts';
-import { type Clock, sleep, systemClock } from '../platform/clock.ts';
+import { sleep } from '../platform/clock.ts';
 import { purgeLock } from '../platform/database/advisory-locks.ts';
 import { sealTenantChannel } from '../platform/database/channels.ts';
 import type { Database } from '../platform/database/database.ts';
@@ -32,7 +32,6 @@ export interface PurgeParts {
   readonly artifacts: ArtifactStores;
   readonly cold: ColdStorage;
   readonly broker: Pick<Broker, 'purgeTenant'>;
-  readonly clock?: Clock;
   /** Called with the rows deleted from a table by one transaction. */
   readonly deleted?: (table: string, rows: number) => void;
   /** Called when a step begins. */
@@ -132,11 +131,11 @@ export class Purge {
 
   /** Waits for earlier requests of the tenant, and records that the purge has begun. Returns its namespace, or null if it has none. */
   private async begin(tenantId: string, now: boolean, signal: AbortSignal): Promise<string | null> {
-    const { database, clock = systemClock, settleMilliseconds = defaultSettle } = this.parts;
+    const { database, settleMilliseconds = defaultSettle } = this.parts;
     const tenant = await database.system((tx) => beginPurge(tx, tenantId, now));
     if (!tenant) throw new NotPurgedError(`there is no tenant ${tenantId}`);
     if (tenant.purged_at) throw new NotPurgedError(`the data of the tenant ${tenantId} has been purged before`);
-    if (!tenant.deleted_at) {
+    if (tenant.deleted_for === null) {
       throw new NotPurgedError(`the tenant ${tenantId} is not deleted: DELETE /api/v1/tenants/${tenantId} comes first`);
     }
     if (!tenant.purge_started_at) {
@@ -144,7 +143,7 @@ export class Purge {
         `the tenant ${tenantId} can be restored until ${tenant.purge_at?.toISOString()}; --now purges it`,
       );
     }
-    const wait = tenant.deleted_at.getTime() + settleMilliseconds - clock.now();
+    const wait = settleMilliseconds - tenant.deleted_for;
     if (wait > 0) {
       this.parts.step?.(`waiting ${Math.ceil(wait / 1000)} s for requests that began before its deletion`);
       await sleep(wait, signal);

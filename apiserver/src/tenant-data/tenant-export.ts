@@ -7,12 +7,7 @@ import { readCursor, sizedPieces } from '../platform/statements/cursor.ts';
 import { prepareForTexts, textBytes } from '../platform/statements/row-texts.ts';
 import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
 import { type NamedFile, nameOf, places } from '../telemetry/cold/file-layout.ts';
-import {
-  countPointsByDevice,
-  mostPointsByDevice,
-  pointsByDevice,
-  segmentsOfTenant,
-} from '../telemetry/write/tenant-segments.ts';
+import { pointsOfTenant, segmentsOfTenant } from '../telemetry/write/tenant-segments.ts';
 import { deletionOf } from '../tenants/tenant-store.ts';
 import { secretsKey } from './reseal.ts';
 import { ofTenant, type TenantTable, tenantTables } from './tenant-tables.ts';
@@ -56,6 +51,16 @@ export async function exportTenant(parts: ExportParts, tenantId: string): Promis
   );
 }
 
+/** Throws TransferError if there is no such tenant, or if its purge has begun. */
+export const mustHaveData = (database: Database, tenantId: string): Promise<void> =>
+  database.systemRead((tx) => refusePurged(tx, tenantId));
+
+async function refusePurged(tx: Transaction, tenantId: string): Promise<void> {
+  const tenant = await deletionOf(tx, tenantId);
+  if (!tenant) throw new TransferError(`there is no tenant ${tenantId}`);
+  if (tenant.purge_started_at) throw new TransferError(`the data of the tenant ${tenantId} is being purged or gone`);
+}
+
 /** A segment that may have points of the tenant. */
 interface Segment {
   readonly id: bigint;
@@ -79,9 +84,7 @@ class Export {
 
   async run(): Promise<number> {
     const { tx, tenantId, parts } = this;
-    const tenant = await deletionOf(tx, tenantId);
-    if (!tenant) throw new TransferError(`there is no tenant ${tenantId}`);
-    if (tenant.purge_started_at) throw new TransferError(`the data of the tenant ${tenantId} is being purged or gone`);
+    await refusePurged(tx, tenantId);
     await parts.write({
       ...{ format: 'kellet-tenant', version: 1, tenant_id: tenantId, exported_at: new Date().toISOString() },
       ...{ migrations: await migrationsOf(tx), secrets_key: secretsKey(parts.controlSecret) },
@@ -138,20 +141,13 @@ class Export {
       await this.parts.write({ table: pointsTable, columns, counted });
       for (const source of sources) {
         const values = columns.map((column) => (source.columns.includes(column) ? `t.${column}::text` : 'NULL'));
-        const condition = await this.pointsOf(segments.get(source.name));
+        const segment = segments.get(source.name);
+        const condition = segment ? await pointsOfTenant(this.tx, this.tenantId, segment) : 'tenant_id = $1';
         await this.exportRows(source.name, {
           ...{ row: `ARRAY[${values.join(', ')}]`, from: `ONLY ${source.name} t WHERE ${condition}`, order: '' },
         });
       }
     }
-  }
-
-  /** Returns an SQL condition on the points of the tenant in a segment: by their devices, if all that it is known to have are found so. */
-  private async pointsOf(segment: Segment | undefined): Promise<string> {
-    const { tx, tenantId } = this;
-    const isSmall = segment?.points !== undefined && segment.points <= mostPointsByDevice;
-    const isComplete = isSmall && (await countPointsByDevice(tx, tenantId, segment.id)) === segment.points;
-    return isComplete ? pointsByDevice : 'tenant_id = $1';
   }
 
   /** Exports rows of a table `t`, a few at a time where they are large: tenants may have many of megabytes. */

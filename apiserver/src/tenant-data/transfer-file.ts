@@ -1,4 +1,4 @@
-// The file of an exported tenant: writes and reads its lines, compressed with zstd.
+// The files of a tenant: writes and reads their lines, compressed with zstd.
 import { rename, rm } from 'node:fs/promises';
 import { createZstdCompress, createZstdDecompress } from 'node:zlib';
 import { DamagedFile, readCompressedLines, writeCompressedLines } from '../platform/compressed-lines.ts';
@@ -9,9 +9,9 @@ import type { Line } from './transfer-format.ts';
  * Writes a file, which only its owner can read and which appears under its name when it is complete. `work` gets a function
  * that writes a line and resolves when there is room for more.
  */
-export async function writeLines<T>(
+export async function writeLines<T, L = Line>(
   path: string,
-  work: (write: (line: Line) => Promise<void>) => Promise<T>,
+  work: (write: (line: L) => Promise<void>) => Promise<T>,
 ): Promise<T> {
   const partial = `${path}.partial`;
   // A file or link that is there, whether of an interrupted run or of another user, would keep its mode and owner.

@@ -220,13 +220,18 @@ export async function beginPurge(
   return deletionOf(tx, tenantId);
 }
 
-/** The deletion of a tenant and its namespace; null if the operator has not found the one of this name to be the tenant's. */
-type DeletionWithNamespace = Deletion & { readonly namespace: string | null };
+type DeletionWithNamespace = Deletion & {
+  /** Milliseconds since the deletion, by the database's clock; null without one. */
+  readonly deleted_for: number | null;
+  /** Null if the operator has not found the one of this name to be the tenant's. */
+  readonly namespace: string | null;
+};
 
 /** Returns the deletion of a tenant and its namespace; undefined if there never was such a tenant. */
 export async function deletionOf(tx: Transaction, tenantId: string): Promise<DeletionWithNamespace | undefined> {
   const { rows } = await tx.query<DeletionWithNamespace>(
     `SELECT deleted_at, purge_at, purge_started_at, purged_at, restored_resource_uid,
+       extract(epoch FROM clock_timestamp() - deleted_at)::float8 * 1000 AS deleted_for,
        CASE WHEN namespace_confirmed THEN namespace END AS namespace FROM tenants
      WHERE tenant_id = $1`,
     [tenantId],

@@ -1,6 +1,7 @@
 // SQL of the verifier: confirmed batches and their leaves. Unconfirmed batches are invisible here.
 import { type AnchorMode, fromHex } from '@kellet/verify';
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { nilId } from '../platform/ids.ts';
 import { pagesOf } from '../platform/pages-of.ts';
 import type { LeafPosition } from '../telemetry/leaves/device-leaves.ts';
 import { devicesOf, leavesOfHash } from '../telemetry/leaves/leaf-store.ts';
@@ -94,8 +95,38 @@ export async function findProvenBatch(
   return rows[0] && toBatch(rows[0]);
 }
 
+/** A batch of a tenant, in any state. */
+export interface BatchOfTenant {
+  readonly batchId: string;
+  readonly openedAt: Date;
+  /** Null while it is open. */
+  readonly sealedAt: Date | null;
+  readonly isProven: boolean;
+  /** 0 while it is open. */
+  readonly leaves: number;
+}
+
+/** Yields the batches that a tenant has at the beginning, in the order in which they were opened, in pages. */
+export async function* pagesOfBatches(database: Database, tenantId: string): AsyncGenerator<readonly BatchOfTenant[]> {
+  const { rows: now } = await database.read(tenantId, (tx) => tx.query<{ now: string }>('SELECT now()::text AS now'));
+  for (let after = { batchId: nilId, opened: '-infinity' }; ;) {
+    const { rows } = await database.read(tenantId, (tx) =>
+      tx.query<BatchOfTenant & { opened: string }>(
+        `SELECT batch_id AS "batchId", created_at AS "openedAt", created_at::text AS opened, sealed_at AS "sealedAt",
+           status = 'confirmed' AS "isProven", coalesce(octet_length(leaves) / 32, 0) AS leaves FROM anchor_batches
+         WHERE tenant_id = $1 AND (created_at, batch_id) > ($2, $3) AND created_at <= $4
+         ORDER BY created_at, batch_id LIMIT ${batchesOfPage}`,
+        [tenantId, after.opened, after.batchId, now[0]!.now],
+      ),
+    );
+    if (rows.length > 0) yield rows;
+    if (rows.length < batchesOfPage) return;
+    after = rows.at(-1)!;
+  }
+}
+
 /** Returns those of the batches that are confirmed, by id. */
-async function findProvenBatches(
+export async function findProvenBatches(
   tx: Transaction,
   tenantId: string,
   batchIds: readonly string[],
@@ -175,8 +206,10 @@ export async function pageOfLeaves(
   );
 }
 
+const batchesOfPage = 1000;
+
 /** Batches that are read at once: in chain mode each may have a thousand segments, half a megabyte in memory. */
-const batchesAtOnce = 64;
+export const batchesAtOnce = 64;
 
 /** Reads proven leaves of places, without those of batches that are not proven any more. */
 type ReadLeaves<Leaf> = (

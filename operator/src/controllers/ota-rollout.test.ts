@@ -151,4 +151,18 @@ describe('toRolloutStatus', () => {
       { reason: 'FailureThresholdExceeded', startTime: '1970-01-01T00:01:00Z', by: undefined },
     ]);
   });
+
+  it('cuts the names of those who acted, which may be those of service accounts, to what the schema allows', () => {
+    const by = `system:serviceaccount:kellet-acme:${'a'.repeat(253)}`;
+    const start_time = { seconds: 60n, nanos: 0 };
+    const status = toRolloutStatus(
+      'id',
+      observe({
+        ...{ phase: 'paused', rollback_requested_by: by },
+        pause_conditions: [{ reason: 'OperatorPause', start_time, by }],
+      }),
+    );
+    expect(status.pauseConditions![0]!.by).to.equal(by.slice(0, 256));
+    expect(status.control!.by).to.equal(by.slice(0, 256));
+  });
 });

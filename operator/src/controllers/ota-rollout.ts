@@ -30,6 +30,9 @@ const disagreementMilliseconds = 5000;
 /** Interval at which a rollout that waits for another one is retried, in milliseconds. */
 const aheadRetryMilliseconds = 30_000;
 
+/** Longest name of who acted: that of a service account may be longer. */
+const longestActor = 256;
+
 /** Converts the data plane's observation to status. */
 export function toRolloutStatus(rolloutId: string, observed: OtaRolloutObserved): StatusFields<OtaRollout> {
   const { counts } = observed;
@@ -58,13 +61,13 @@ export function toRolloutStatus(rolloutId: string, observed: OtaRolloutObserved)
     pauseConditions: observed.pause_conditions.map((condition) => ({
       reason: condition.reason as PauseReason,
       startTime: time(condition.start_time) ?? kubernetesTime(0),
-      by: condition.by || undefined,
+      by: condition.by.slice(0, longestActor) || undefined,
     })),
     control: {
       expandedToPercent: observed.expanded_to_percent,
       acknowledgedFailures: observed.acknowledged_failures,
       rollbackRequestedAt: time(observed.rollback_requested_at),
-      by: observed.rollback_requested_by || undefined,
+      by: observed.rollback_requested_by.slice(0, longestActor) || undefined,
     },
   };
 }

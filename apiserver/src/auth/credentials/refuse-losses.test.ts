@@ -1,7 +1,11 @@
 // Calls that have waited since before their caller lost its rights.
-import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { create, fromJson, type JsonValue, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { ValueSchema } from '@bufbuild/protobuf/wkt';
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import {
+  ChangeDevicesRequest_Action as Action,
+  DeviceRegistryService,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import { expect } from 'chai';
@@ -146,7 +150,12 @@ describe('a caller that has lost rights while its call waited', () => {
     const { groupId } = await call(devices.createDeviceGroup, { name: newId() }, defender);
     const queried = { name: newId(), query: { q: 'nothing' } };
     const { groupId: queriedId } = await call(devices.createDeviceGroup, queried, defender);
-    const { deviceId } = (await call(devices.createDevice, { hardwareId: newId() }, defender)).device!;
+    const hardwareId = newId();
+    const { deviceId } = (await call(devices.createDevice, { hardwareId }, defender)).device!;
+    const changeAll = (action: Action, value: JsonValue, caller: Caller) => {
+      const filter = { q: hardwareId };
+      return call(devices.changeDevices, { filter, expected: 1, action, value: fromJson(ValueSchema, value) }, caller);
+    };
     const entity = { case: 'deviceId', value: deviceId } as const;
     const { entityViewId } = await call(devices.createEntityView, { name: 'View', entity, keys: ['t'] }, defender);
     const mask = (path: string) => ({ updateMask: { paths: [path] } });
@@ -158,6 +167,8 @@ describe('a caller that has lost rights while its call waited', () => {
       call(devices.updateDevice, { deviceId, tags: { site: 'quay' }, ...mask('tags') }, caller),
       call(devices.addDevicesToGroup, { groupId, deviceIds: [deviceId] }, caller),
       call(devices.updateDeviceGroup, { groupId: queriedId, query: {}, ...mask('query') }, caller),
+      changeAll(Action.add_to_group, groupId, caller),
+      changeAll(Action.set_tags, { site: 'quay' }, caller),
     ]);
   });
 });

@@ -125,9 +125,9 @@ export class LoginThrottle {
     ]);
   }
 
-  /** Deletes up to `limit` counts that no longer block anyone. Returns their number. */
-  sweep(limit: number): Promise<number> {
-    const before = new Date(this.clock.now() - pairRule.forgetSeconds * 1000);
+  /** Deletes up to `limit` counts that no longer block anyone at this time. Returns their number. */
+  sweep(limit: number, now: number): Promise<number> {
+    const before = new Date(now - pairRule.forgetSeconds * 1000);
     return this.database.system((tx) =>
       deleteBefore(tx, { table: 'login_failures', key: 'subject', time: 'last_failure_at' }, before, limit),
     );

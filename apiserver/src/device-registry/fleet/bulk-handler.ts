@@ -7,6 +7,7 @@ import {
   DeviceFilterSchema,
   type DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { refuseLosses } from '../../auth/credentials/refuse-losses.ts';
 import { FairSlots } from '../../platform/concurrency/fair-slots.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
@@ -60,7 +61,7 @@ export function bulkHandler(
       new KelletError('UNAVAILABLE', 'too many devices are being changed: try again', { retryAfterSeconds: 5 }),
   });
 
-  const changeDevices = async (request: ChangeDevicesRequest, { tenantId, signal }: CallContext) => {
+  const changeDevices = async (request: ChangeDevicesRequest, { tenantId, caller, signal }: CallContext) => {
     const change = bulkChangeOf(request);
     const { expected } = request;
     if (expected === undefined) throw invalidArgument('expected is required');
@@ -97,6 +98,8 @@ export function bulkHandler(
           await holdReferences(parts, tx, tenantId, change);
           // A device that no longer matches was changed by someone else meanwhile.
           const rows = await lockMatching(tx, tenantId, some, await selection.where(tx, 3));
+          // Groups and tags decide who reaches a device, and the call may have waited for it.
+          await refuseLosses(tx, caller);
           const count = rows.length === 0 ? 0 : await apply(parts, tx, tenantId, rows, change);
           await parts.queryGroups.follow(tx, tenantId, some);
           return count;

@@ -12,7 +12,7 @@ import {
   DeviceRegistryService,
   ExportDevicesRequestSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { OtaService, UploadArtifactRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
@@ -42,6 +42,7 @@ describe('a credential', () => {
   let validations: number;
   let changing = 0;
   let created = 0;
+  let arrived = 0;
   let tenant: string;
   let applier: TenantApplier;
 
@@ -69,7 +70,15 @@ describe('a credential', () => {
         },
       });
       // As the creation of a package, which fetches its artifact.
-      registry.register(OtaService, { createPackage: (_request, { signal }) => untilAborted(signal) });
+      registry.register(OtaService, {
+        createPackage: (_request, { signal }) => untilAborted(signal),
+        // Completes what is uploaded once all of it has come.
+        uploadArtifact: async (requests) => {
+          for await (const _part of requests) arrived += 1;
+          created += 1;
+          return {};
+        },
+      });
       registry.register(DeviceRegistryService, {
         createDevice: async () => {
           created += 1;
@@ -245,6 +254,55 @@ describe('a credential', () => {
     await sleep(1000);
     expect(await all(late)).to.deep.equal(outcomes(401, status.UNAUTHENTICATED));
     expect(created).to.equal(6);
+  });
+
+  it('completes no upload whose end arrives only after its own', async () => {
+    const { token, caller } = await signIn();
+    /** Returns a function that sends the end of an upload of which all but that has arrived, after the call has ended. */
+    const byRest = async (headers: Record<string, string>, rest: string) => {
+      const sending = httpRequest(`${gateways[0]!.rest}/api/v1/ota/packages/${newId()}/artifact`, {
+        method: 'PUT',
+        headers: { authorization: `Bearer ${token}`, 'content-type': 'application/octet-stream', ...headers },
+      });
+      const before = arrived;
+      sending.write('artifact');
+      const response = once(sending, 'response') as Promise<[IncomingMessage]>;
+      await eventually(() => arrived > before);
+      return async () => {
+        const [incoming] = await response;
+        incoming.resume();
+        sending.end(rest);
+        await once(incoming, 'end');
+        return incoming.statusCode;
+      };
+    };
+    const byGrpc = async () => {
+      const session = connectHttp2(`http://${gateways[0]!.grpc}`);
+      const stream = session.request({
+        ':method': 'POST',
+        ':path': grpcService(OtaService)['UploadArtifact']!.path,
+        'content-type': 'application/grpc',
+        te: 'trailers',
+        authorization: `Bearer ${token}`,
+      });
+      const before = arrived;
+      const response = once(stream, 'response') as Promise<[IncomingHttpHeaders]>;
+      stream.write(frame(UploadArtifactRequestSchema, { packageId: newId() }));
+      await eventually(() => arrived > before);
+      return async () => {
+        const [headers] = await response;
+        stream.end().resume();
+        session.close();
+        return Number(headers['grpc-status']);
+      };
+    };
+    created = 0;
+    const ends = await Promise.all([byRest({}, ''), byRest({ 'content-length': '9' }, '!'), byGrpc()]);
+    await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
+    const statuses = await Promise.all(ends.map((end) => end()));
+    expect(statuses).to.deep.equal([401, 401, status.UNAUTHENTICATED]);
+    await sleep(300);
+    expect(created).to.equal(0);
   });
 
   it('ends when its user is disabled', async () => {

@@ -8,6 +8,9 @@ import { MemoryBudget } from '../memory/memory-budget.ts';
 import { errorBody, type HttpLimits, HttpServer } from './http-server.ts';
 import { readBody, streamBody } from './rest-call.ts';
 
+/** The calls of these tests do not end before their bodies. */
+const never = new AbortController().signal;
+
 /**
  * A test server: /echo and /lines return the body's length, /some responds after its first piece, /wait once released, /big with
  * many bytes; other paths return the path.
@@ -23,7 +26,7 @@ async function start(limits: Partial<HttpLimits> = {}, isBehind = false) {
       if (request.url === '/lines') return void countBytes(request).then((bytes) => response.end(`${bytes} bytes`));
       if (request.url === '/some') {
         // The iterator stays open, as for an upload that is rejected.
-        const pieces = streamBody(request);
+        const pieces = streamBody(request, never);
         return void pieces.next().then(() => response.writeHead(409).end('enough'));
       }
       if (request.url !== '/echo') return void response.end(request.url);
@@ -58,7 +61,7 @@ async function start(limits: Partial<HttpLimits> = {}, isBehind = false) {
 /** Returns the length of a body that is processed as it arrives. */
 async function countBytes(request: IncomingMessage): Promise<number> {
   let bytes = 0;
-  for await (const piece of streamBody(request)) bytes += piece.length;
+  for await (const piece of streamBody(request, never)) bytes += piece.length;
   return bytes;
 }
 

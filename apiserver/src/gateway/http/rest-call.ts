@@ -1,6 +1,6 @@
 // A REST request as a call: its body, and the context for its handler.
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { invalidArgument, type KelletError, unavailable } from '../../platform/errors.ts';
+import { invalidArgument, KelletError, unavailable } from '../../platform/errors.ts';
 import { currentTrace } from '../../platform/observability/tracing.ts';
 import { addPiece } from '../../platform/pieces.ts';
 import type { CallContext, Caller } from '../../platform/rpc.ts';
@@ -63,8 +63,11 @@ export async function readBody(request: IncomingMessage, bounds: BodyBounds): Pr
   });
 }
 
-/** Yields the body as it arrives. Throws INVALID_ARGUMENT if it ends early. */
-export async function* streamBody(request: IncomingMessage): AsyncGenerator<Uint8Array> {
+/**
+ * Yields the body as it arrives. Throws INVALID_ARGUMENT if it ends early, and CANCELLED if the call (`signal`) does: the rest is
+ * discarded then, and its end is not that of the whole.
+ */
+export async function* streamBody(request: IncomingMessage, signal: AbortSignal): AsyncGenerator<Uint8Array> {
   refuseCompressed(request);
   allowAnyPieces(request);
   continueRequest(request);
@@ -74,6 +77,7 @@ export async function* streamBody(request: IncomingMessage): AsyncGenerator<Uint
   } catch {
     throw invalidArgument('the body ended early');
   }
+  if (signal.aborted) throw new KelletError('CANCELLED', 'the call has ended before its body');
 }
 
 function refuseCompressed(request: IncomingMessage): void {

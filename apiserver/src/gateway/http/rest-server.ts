@@ -170,7 +170,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
         responseMetadata: extra,
       });
       const stream = () => {
-        const input = streamsBody ? bodyMessages(route, message, streamBody(request)) : message;
+        const input = streamsBody ? bodyMessages(route, message, streamBody(request, context.signal)) : message;
         return parts.invoker.stream(route.method)(input, context);
       };
       const call = async (input: Message): Promise<Message> =>

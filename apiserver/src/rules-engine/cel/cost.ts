@@ -11,6 +11,10 @@ const textSteps = 40;
 const patternSteps = 400;
 /** The library makes a formatter of dates for each call with a time zone that is not an offset. */
 const zoneSteps = 1000;
+const offsetSteps = 10;
+/** Of a conversion, which makes an error if it fails. */
+const conversionSteps = 10;
+const conversions: ReadonlySet<string> = new Set(['int', 'uint', 'double', 'timestamp', 'duration']);
 
 const textFunctions: ReadonlySet<string> = new Set([
   ...['contains', 'startsWith', 'endsWith', 'size', 'bytes', 'string'],
@@ -129,7 +133,8 @@ function ownSteps(name: string, args: readonly Expr[], extents: readonly Extent[
   const longest = Math.max(1, ...extents.map(({ count }) => count / textCharacters));
   if (name === 'matches') return patternSteps * longest;
   if (name === '@in') return extents[1]?.isMap ? 1 : 1 + elementsOf(extents[1]) * sizeOf(extents[1]?.item ?? scalar);
-  if (name.startsWith('get') && args.length > 0) return isOffset(literalText(args[0])) ? 1 : zoneSteps;
+  if (name.startsWith('get') && args.length > 0) return isOffset(literalText(args[0])) ? offsetSteps : zoneSteps;
+  if (conversions.has(name)) return conversionSteps;
   if (!textFunctions.has(name) || hasNumber(args)) return 1;
   if (name === '_+_') return result.count > cheapCharacters ? (textSteps * result.count) / textCharacters : textSteps;
   if (name === '_==_' || name === '_!=_') return Math.max(textSteps * longest, ...extents.map(sizeOf));

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { decide, initialState, type RuleTiming, type Verdict } from './alarm-decision.ts';
+import { decide, initialState, type RuleState, type RuleTiming, type Verdict } from './alarm-decision.ts';
 
 const seconds = (count: number) => BigInt(count) * 1_000_000_000n;
 const plain: RuleTiming = { forSeconds: 0, cooldownSeconds: 0, hasClearExpression: false };
@@ -163,4 +163,15 @@ describe('decisions of rules', () => {
   for (const [name, rule, points, expected] of table) {
     it(name, () => expect(run(rule, points)).to.deep.equal(expected));
   }
+
+  it('actions that were taken by a clock that was ahead keep none from being taken now', () => {
+    const rule = { ...plain, cooldownSeconds: 10 };
+    let state: RuleState = { holdsSince: 0n, actedAt: 3_600_000 };
+    const acts = [20, 25, 30].map((at) => {
+      const decision = decide(rule, state, true, { matches: true, clears: undefined }, seconds(at), at * 1000);
+      ({ state } = decision);
+      return decision.acts;
+    });
+    expect(acts).to.deep.equal([true, false, true]);
+  });
 });

@@ -54,7 +54,9 @@ export function decide(
     if (time - holdsSince < BigInt(rule.forSeconds) * nanosecondsPerSecond) {
       return { state: held, alarm: isAlarmOpen && clears === true ? 'clear' : 'leave', acts: false };
     }
-    const acts = state.actedAt === undefined || now - state.actedAt >= rule.cooldownSeconds * 1000;
+    // A time to come is that of a clock that has been set back since.
+    const cooled = now - (state.actedAt ?? -Infinity);
+    const acts = cooled < 0 || cooled >= rule.cooldownSeconds * 1000;
     return {
       state: acts ? { ...held, actedAt: now } : held,
       alarm: isAlarmOpen ? 'count' : 'raise',

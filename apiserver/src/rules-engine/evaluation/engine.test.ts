@@ -159,7 +159,7 @@ describe('the evaluation of rules that take long', function () {
     const parts = { database, clock: rules.clock, logger: createLogger('silent'), metrics: createMetrics() };
     const engine = new RuleEngine({ ...parts, devices, queued: () => undefined });
     const device = await rules.makeDevice({}, 'other');
-    const isDear = `string.exists(k, [1, 2, 3, 4, 5, 6, 7, 8].exists(n, ${Array(11).fill('int(string[k]) == 1').join(' || ')}))`;
+    const isDear = `string.exists(k, [1, 2, 3, 4, 5, 6, 7, 8].exists(n, ${Array(5).fill('int(string[k]) == 1').join(' || ')}))`;
     for (let count = 0; count < 60; count += 1) await rules.makeRule({ expression: isDear }, 'other');
     const last = await rules.makeRule({}, 'other');
     await feed(database, 'other', device, [{ at: 10, numeric: { t: 31 } }]);

@@ -12,7 +12,7 @@ import { enumFilter } from '../../platform/requests/enums.ts';
 import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import { urlProblems } from '../../webhooks/sending/webhook-call.ts';
 import type { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
-import { compile } from '../cel/cel-expression.ts';
+import { compile, type Compiled } from '../cel/cel-expression.ts';
 import type { RuleDefinition, RuleRow, StoredAction } from './rule-store.ts';
 
 const maxSeconds = 30 * 86_400;
@@ -117,10 +117,10 @@ function toWebhook(field: string, given: { url: string; secret: string }, contex
   return { kind: 'webhook', url, secret: context.secrets.seal(context.tenantId, secret) };
 }
 
-/** Throws INVALID_ARGUMENT with the place of the first error. */
-export function checkExpression(field: string, text: string): void {
+/** Returns the compiled expression. Throws INVALID_ARGUMENT with the place of the first error. */
+export function checkExpression(field: string, text: string): Compiled {
   const compiled = compile(text);
-  if (!('errors' in compiled)) return;
+  if (!('errors' in compiled)) return compiled.evaluate;
   const { line, column, message } = compiled.errors[0]!;
   throw invalidArgument(`${field}: line ${line}, column ${column}: ${message}`);
 }

@@ -253,6 +253,22 @@ export async function filesByArrival(
   return rows.map(toFile);
 }
 
+/** Returns the live files of a tenant with points that arrived in a range of time. Nanoseconds since 1970, both inclusive. */
+export async function filesOfArrivals(
+  tx: Transaction,
+  tenantId: string,
+  from: bigint,
+  to: bigint,
+): Promise<ColdFile[]> {
+  const { rows } = await tx.query<FileRow>(
+    `SELECT ${columns} FROM cold_files
+     WHERE tenant_id = $1 AND state = 'live' AND greatest_received >= $2 AND least_received <= $3
+     ORDER BY greatest_received`,
+    [tenantId, from, to],
+  );
+  return rows.map(toFile);
+}
+
 /** Returns ids of live files, of one tenant or of all, in order: up to `limit` after one. */
 export async function listLiveFiles(
   tx: Transaction,

@@ -130,7 +130,7 @@ export async function findHotPoint(
 }
 
 /** Returns the segments that may have points of a range of time. */
-async function segmentsBetween(database: Database, from: bigint, until: bigint): Promise<HotSegment[]> {
+export async function segmentsBetween(database: Database, from: bigint, until: bigint): Promise<HotSegment[]> {
   const { rows } = await database.systemRead((tx) =>
     tx.query<HotSegment & Record<string, unknown>>(
       // In two parts, because each has an index without the cold ones. The times of an open segment are not known.

@@ -23,12 +23,12 @@ export interface HashedPoint {
 }
 
 /** A device's clock may be ten minutes ahead (validate.ts); most points are sent within an hour of measurement. */
-const maxAheadMilliseconds = 600_000;
-const usualDelayMilliseconds = 3_600_000;
+export const maxAheadMilliseconds = 600_000;
+export const usualDelayMilliseconds = 3_600_000;
 /** A generous bound on the difference between the clocks of a writer and of the database. */
-const clockErrorMilliseconds = 3_600_000;
+export const clockErrorMilliseconds = 3_600_000;
 
-const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
+export const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
 
 /** Returns the point, or undefined if it is no longer retained. Throws UNAVAILABLE if too much else is being read. */
 export async function findPointByHash(

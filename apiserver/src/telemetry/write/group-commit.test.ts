@@ -35,9 +35,13 @@ describe('TelemetryWriter', () => {
     await test.drop();
   });
 
-  function startWriter(options: Partial<WriterOptions> = {}, metrics = createMetrics()): TelemetryWriter {
+  function startWriter(
+    options: Partial<WriterOptions> = {},
+    metrics = createMetrics(),
+    clock = systemClock,
+  ): TelemetryWriter {
     const writer = new TelemetryWriter(
-      { database: test.database, logger, clock: systemClock, metrics },
+      { database: test.database, logger, clock, metrics },
       { ...writerDefaults, batchPoints: 10, batchSeconds: 3600, ...options },
       (points) => committed.push(...points),
     );
@@ -78,6 +82,20 @@ describe('TelemetryWriter', () => {
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
     expect(await sealed()).to.have.length(1);
+  });
+
+  it('seals a batch that was opened by a clock that is set back', async () => {
+    let ahead = 2 * 3_600_000;
+    const writer = startWriter({ batchSeconds: 60 }, createMetrics(), { now: () => Date.now() + ahead });
+    await writer.append(points(3));
+    const sealed = () => query(`SELECT FROM anchor_batches WHERE status = 'sealed' AND count = 3`);
+    // The writer looks at the clock four times a second.
+    await new Promise((resolve) => setTimeout(resolve, 600));
+    expect(await sealed()).to.deep.equal([]);
+    ahead = 0;
+    await eventually(async () => (await sealed()).length === 1, 10_000);
+    await writer.append(points(1, 'merkle', 1, 3));
+    expect(committed).to.have.length(4);
   });
 
   it('keeps the batches of a tenant open for as long as its settings say, and those of others not', async () => {

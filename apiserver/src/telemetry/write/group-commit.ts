@@ -122,6 +122,7 @@ export class TelemetryWriter {
   private stopping = false;
   private running: Promise<void> | undefined;
   private sweeper: NodeJS.Timeout | undefined;
+  private sweptAt = 0;
 
   /** `committed` is called with the points of each committed flush, in order. */
   constructor(
@@ -524,6 +525,9 @@ export class TelemetryWriter {
   /** Fails requests that have waited too long and abandons an unresponsive connection. */
   private sweep(): void {
     const now = this.clock.now();
+    // Batches that are due by a clock that has been set back would wait as much longer.
+    if (now < this.sweptAt) this.seal();
+    this.sweptAt = now;
     const parts: Part[] = [...this.queue.parts(), ...this.flights.flatMap((flight) => flight.group.parts)];
     for (const part of parts) part.append.expire(now);
     const oldest = this.flights[0];

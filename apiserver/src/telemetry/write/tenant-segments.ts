@@ -57,7 +57,7 @@ const mostDevices = 10_000;
  * in one snapshot always of the same ones. An array, so that the index is used: a join would be expected to find as many points of each
  * device as of others.
  */
-export const pointsByDevice = `tenant_id = $1 AND device_id = ANY (ARRAY(
+const pointsByDevice = `tenant_id = $1 AND device_id = ANY (ARRAY(
   SELECT device_id FROM telemetry_usage WHERE tenant_id = $1 ORDER BY device_id LIMIT ${mostDevices}))`;
 
 /** Deletes the points that a tenant has in a segment and that pointsByDevice finds. Returns their number. */
@@ -67,12 +67,25 @@ export async function deletePointsByDevice(tx: Transaction, tenantId: string, id
 }
 
 /** Returns how many points of a tenant in a segment pointsByDevice finds. */
-export async function countPointsByDevice(tx: Transaction, tenantId: string, id: bigint): Promise<number> {
+async function countPointsByDevice(tx: Transaction, tenantId: string, id: bigint): Promise<number> {
   const { rows } = await tx.query<{ count: number }>(
     `SELECT count(*)::float8 AS count FROM telemetry_segment_${id} WHERE ${pointsByDevice}`,
     [tenantId],
   );
   return rows[0]!.count;
+}
+
+/**
+ * Returns an SQL condition on the points of the tenant $1 in a segment: by their devices, if all that it is known to have are found so.
+ * `points`: how many it is known to have.
+ */
+export async function pointsOfTenant(
+  tx: Transaction,
+  tenantId: string,
+  { id, points }: { readonly id: bigint; readonly points: number | undefined },
+): Promise<string> {
+  const isSmall = points !== undefined && points <= mostPointsByDevice;
+  return isSmall && (await countPointsByDevice(tx, tenantId, id)) === points ? pointsByDevice : 'tenant_id = $1';
 }
 
 /** Forgets that a segment had points of a tenant, all of which are deleted. */
