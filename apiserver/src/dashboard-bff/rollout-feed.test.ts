@@ -13,6 +13,7 @@ describe('the feed of rollouts', () => {
   let reads: string[][];
   /** Awaited by reads after they have taken what they return. */
   let hold: Promise<void>;
+  let held: { readonly tenantId: string; readonly until: Promise<void> } | undefined;
   let isBroken: boolean;
 
   beforeEach(() => {
@@ -20,12 +21,14 @@ describe('the feed of rollouts', () => {
     reads = [];
     hold = Promise.resolve();
     isBroken = false;
+    held = undefined;
     feed = new RolloutFeed({
-      read: async (_tenantId, ids) => {
+      read: async (tenantId, ids) => {
         reads.push([...ids]);
         if (isBroken) throw new Error('the database is unavailable');
         const found = new Map([...shown].filter(([id]) => ids.includes(id)));
         await hold;
+        if (tenantId === held?.tenantId) await held.until;
         return found;
       },
       follow: (follower) => (changed = follower),
@@ -110,6 +113,22 @@ describe('the feed of rollouts', () => {
     await eventually(() => reads.length > 2);
     isBroken = false;
     await eventually(() => one.received.includes(2));
+  });
+
+  it('shows those of one tenant while those of another cannot be read for long', async () => {
+    set('r1', 1);
+    const other = await feed.subscribe('other', 'r1', () => undefined);
+    const mine = await watch('r1');
+    const { promise, resolve } = Promise.withResolvers<void>();
+    held = { tenantId: 'other', until: promise };
+    for (const revision of [2, 3]) {
+      set('r1', revision);
+      changed('other/ns/r1');
+      changed('acme/ns/r1');
+      await eventually(() => mine.received.at(-1) === revision);
+    }
+    resolve();
+    other.stop();
   });
 
   it('refuses rollouts that do not exist or cannot be read', async () => {

@@ -52,10 +52,15 @@ export class RolloutFeed {
   private readonly ofResource = new Map<string, Set<Topic>>();
   private readonly unread = new Set<Topic>();
   private readonly changed = new Set<Topic>();
+  /** Reads under way, by tenant. */
+  private readonly reading = new Map<string, Promise<void>>();
+  private readonly logger: Logger;
+  private hasFailed = false;
   private readonly loop: Loop;
 
   constructor(parts: { read: ReadRollouts; follow: FollowRollouts; logger: Logger; roundMilliseconds?: number }) {
     this.readRollouts = parts.read;
+    this.logger = parts.logger;
     this.loop = new Loop(parts.logger, 'rollouts on /ws', parts.roundMilliseconds ?? roundMilliseconds, () =>
       this.showChanged(),
     );
@@ -87,6 +92,7 @@ export class RolloutFeed {
   async close(): Promise<void> {
     for (const known of [this.topics, this.ofResource, this.unread, this.changed]) known.clear();
     await this.loop.stop();
+    await Promise.all(this.reading.values());
   }
 
   private topicOf(tenantId: string, rolloutId: string): Topic {
@@ -120,18 +126,31 @@ export class RolloutFeed {
     for (const topic of this.unread) this.changed.add(topic);
   }
 
-  /** Shows what changed. Topics whose reading failed are read in the next round. */
-  private async showChanged(): Promise<void> {
-    const changed = [...this.changed];
-    this.changed.clear();
-    const failures: unknown[] = [];
-    for (const [tenantId, topics] of Map.groupBy(changed, (topic) => topic.tenantId)) {
-      await this.show(tenantId, topics).catch((error: unknown) => {
-        failures.push(error);
-        for (const topic of topics) if (topic.listeners.size > 0) this.changed.add(topic);
-      });
+  /**
+   * Begins to show what changed, each tenant by itself: none waits for the rollouts of another. Topics whose reading failed are read in
+   * the next round.
+   */
+  private showChanged(): Promise<void> {
+    for (const [tenantId, topics] of Map.groupBy(this.changed, (topic) => topic.tenantId)) {
+      if (this.reading.has(tenantId)) continue;
+      for (const topic of topics) this.changed.delete(topic);
+      this.reading.set(tenantId, this.showAgain(tenantId, topics));
     }
-    if (failures.length > 0) throw failures[0];
+    return Promise.resolve();
+  }
+
+  private async showAgain(tenantId: string, topics: readonly Topic[]): Promise<void> {
+    try {
+      await this.show(tenantId, topics);
+      this.hasFailed = false;
+    } catch (error) {
+      if (!this.hasFailed)
+        this.logger.warn({ err: error, tenantId }, 'watched rollouts could not be read, trying again');
+      this.hasFailed = true;
+      for (const topic of topics) if (topic.listeners.size > 0) this.changed.add(topic);
+    } finally {
+      this.reading.delete(tenantId);
+    }
   }
 
   private async show(tenantId: string, topics: readonly Topic[]): Promise<void> {

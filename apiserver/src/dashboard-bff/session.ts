@@ -139,25 +139,27 @@ export class Session {
     }
   }
 
+  /** The groups that it watches. */
+  get watchedGroups(): Iterable<string> {
+    return this.groups.keys();
+  }
+
   /**
-   * Reads those of the watched groups that changed (`tenant/group`); undefined: all of them. One that cannot be read stays as it is, for
-   * the caller to read it again.
+   * Takes the members of a group that has changed, as far as the socket and its tenant may hold so many. Returns whether it watches the
+   * group: then `update` is to follow.
    */
-  async refreshGroups(changed: ReadonlySet<string> | undefined, read: GroupMembers): Promise<void> {
+  changeGroup(groupId: string, members: readonly string[]): boolean {
+    const held = this.groups.get(groupId)?.length;
+    if (held === undefined || this.closed) return false;
+    const { subscribed, limits } = this.parts;
     const { tenantId } = this.caller;
-    const stale = [...this.groups.keys()].filter((groupId) => changed?.has(`${tenantId}/${groupId}`) ?? true);
-    if (stale.length === 0) return;
-    for (const groupId of stale) {
-      try {
-        const members = (await read(tenantId, groupId)) ?? [];
-        // It may have been unsubscribed in the meantime, or have grown beyond what a socket may hold.
-        if (this.groups.has(groupId))
-          this.groups.set(groupId, members.slice(0, maxMembers - this.membersBeside(groupId)));
-      } catch {
-        // The others must not wait for it.
-      }
-    }
-    this.update();
+    const ofTenant = held + Math.max(0, limits.subscribedOfTenant - subscribed.of(tenantId));
+    const kept = members.slice(0, Math.max(0, Math.min(maxMembers - this.membersBeside(groupId), ofTenant)));
+    this.groups.set(groupId, kept);
+    // At once, for the other sessions of the tenant.
+    subscribed.add(tenantId, kept.length - held);
+    this.subscribed += kept.length - held;
+    return true;
   }
 
   /**
@@ -327,7 +329,7 @@ export class Session {
   }
 
   /** Updates what is watched to match the subscriptions: a device in several of them is sent once. */
-  private update(): void {
+  update(): void {
     if (this.closed) return;
     const { tenantId } = this.caller;
     const wanted = new Set(this.direct);

@@ -607,6 +607,29 @@ describe('/ws', () => {
     expect(await codeOf(other, 'copy4')).to.equal(undefined);
   });
 
+  it('holds no more devices of groups that grow once they are watched', async () => {
+    members = [];
+    const clients = Array.from({ length: 4 }, () => connect('user'));
+    await Promise.all(clients.map(({ opened }) => opened));
+    for (const { say } of clients) await say({ subscribe: 'telemetry.live', group_id: 'copy1' });
+    // Together 40,000.
+    members = [first, ...Array.from({ length: 9999 }, (_, index) => testDeviceId(100 + index))];
+    groupChanged('acme/copy1');
+    const counts = () => clients.map(({ received }) => received.length);
+    await eventually(() => {
+      publish(first, 1);
+      return counts()[2]! > 1;
+    });
+    expect(counts()[3]).to.equal(1);
+    clients[0]!.socket.close();
+    await clients[0]!.closed;
+    groupChanged('acme/copy1');
+    await eventually(() => {
+      publish(first, 1);
+      return counts()[3]! > 1;
+    });
+  });
+
   it('responds to invalid requests with an error and stays open', async () => {
     const client = connect('user');
     await client.opened;

@@ -316,7 +316,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         end(closeCodes.flooded, 'RESOURCE_EXHAUSTED', message);
       },
     });
-    atEnd.push(parts.groups.follow(session));
+    atEnd.push(parts.groups.follow(caller.tenantId, session));
     if (session.isLimited) atEnd.push(parts.deviceChanges.follow(caller.tenantId, session));
     parts.accessLog.end(entry);
     socket.resume();

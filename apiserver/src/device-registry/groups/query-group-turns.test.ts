@@ -193,6 +193,24 @@ describe('groups with a query of many tenants', function () {
     }
   });
 
+  it('follow changes of what devices inherit although the devices of another cannot be compared', async () => {
+    await addDevices('victim', 3);
+    await query('DELETE FROM device_group_checks');
+    await query(`UPDATE device_groups SET query = '{"tag": 5}' WHERE tenant_id = 'acme'`);
+    await query('DELETE FROM device_group_walks');
+    await addDevices('acme', 1);
+    await setDefaultTag('victim', 'north');
+    const registry = makeRegistry();
+    await registry.start?.();
+    try {
+      await eventually(async () => (await walksOf('victim')) === 0);
+      expect(await query(`SELECT FROM device_group_members WHERE tenant_id = 'victim'`)).to.have.length(15);
+      expect(await query('SELECT FROM device_group_checks')).to.have.length(1);
+    } finally {
+      await registry.stop?.();
+    }
+  });
+
   it('do not wait for a long change of a device of another', async () => {
     await addDevices('acme', 2);
     await addDevices('victim', 2);

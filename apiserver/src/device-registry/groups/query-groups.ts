@@ -107,14 +107,20 @@ export class QueryGroups {
 
   /** Compares some devices. Returns whether there may be more. */
   private async advance(): Promise<boolean> {
+    // A tenant whose devices cannot be compared does not keep the walks of others from being made.
+    let failure: { readonly error: unknown } | undefined;
     const hasChecked = await this.takeTurn(this.turns.checks, tenantsWithChecks, async (tx, tenantId) => {
       const deviceIds = await takeChecks(tx, tenantId, await this.devicesAtOnce(tx, tenantId));
       await this.compare(tx, tenantId, deviceIds, null);
       return deviceIds.length > 0;
+    }).catch((error: unknown) => {
+      failure = { error };
+      return false;
     });
     const hasWalked = await this.takeTurn(this.turns.walks, tenantsWithWalks, (tx, tenantId) =>
       this.step(tx, tenantId, undefined),
     );
+    if (failure) throw failure.error;
     return hasChecked || hasWalked;
   }
 
