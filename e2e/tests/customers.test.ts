@@ -157,7 +157,9 @@ describe('users of a customer', function () {
       it(`are refused ${title}`, async () => {
         const error = await failure(call(method, {}));
         expect(error?.code).to.equal(status.PERMISSION_DENIED);
-        expect(error!.details).to.match(/^(a user of a customer may not call this method|(the scope \S+|every scope of the tenant) is required.*)$/);
+        expect(error!.details).to.match(
+          /^(a user of a customer may not call this method|(the scope \S+|every scope of the tenant) is required.*)$/,
+        );
       });
     }
   }
