@@ -616,15 +616,16 @@ describe('rules', () => {
         const made = await Promise.all([changedId, keptId].map((ruleId) => rules.getRule(ruleId)));
         return made.every(({ lastError }) => lastError !== '');
       });
-      expect(received).to.have.length(2);
       const replace = (ruleId: string, action: ReturnType<typeof rpc> | ReturnType<typeof webhook>) =>
         rules.rules(method.updateRule, { ruleId, actions: [action], updateMask: { paths: ['actions'] } });
       await replace(changedId, rpc(false));
       await replace(keptId, webhook('another'));
+      // On a busy machine they have been tried again meanwhile.
+      const tried = received.length;
       status = 204;
       await hurry();
       await eventually(async () => (await rules.query('SELECT FROM rule_actions')).length === 0);
-      expect(received).to.have.length(3);
+      expect(received.length - tried).to.equal(1);
     });
 
     it('never reach an address that is not allowed', async () => {

@@ -101,6 +101,7 @@ export class TestLink {
       'devices',
       body,
     );
+    if (made.http !== 200) throw new Error(`no device was created: ${made.code} ${made.message}`);
     return { deviceId: made.device.device_id, key: made.api_key };
   }
 
