@@ -296,14 +296,10 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         address,
         refusalOf: (now) => movedTo(now, caller) ?? refusalOf(now, address) ?? session?.check(now),
         end: (reason) => {
-          if (reason.code === 'UNAUTHENTICATED')
-            end(closeCodes.expired, reason.code, 'the token has expired or was revoked');
-          else
-            end(
-              reason.code === 'UNAVAILABLE' ? closeCodes.unavailable : closeCodes.notAllowed,
-              reason.code,
-              closeReason(reason),
-            );
+          const { code } = reason;
+          if (code === 'UNAUTHENTICATED') end(closeCodes.expired, code, 'the token has expired or was revoked');
+          else if (code === 'UNAVAILABLE') end(closeCodes.unavailable, code, closeReason(reason));
+          else end(closeCodes.notAllowed, code, closeReason(reason));
         },
       }),
     );

@@ -119,7 +119,7 @@ export async function checkSuppliedAuthority(
   };
   await openAuthority(stored).catch(() => {
     throw invalidArgument(
-      'private_key must be of the type P-256, P-384, Ed25519 or RSA with 2048 to 4096 bits and a public exponent of at most 32',
+      'private_key must be of the type P-256, P-384, Ed25519 or RSA with 2048 to 4096 bits and a public exponent of at most 32 bits',
     );
   });
   return stored;

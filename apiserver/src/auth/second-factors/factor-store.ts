@@ -151,36 +151,24 @@ export async function storeRegistration(tx: Transaction, userId: string, begun: 
   );
 }
 
-/** Returns a user's security keys and passkeys. */
-export async function listPasskeys(tx: Transaction, userId: string): Promise<Passkey[]> {
-  const { rows } = await tx.query<{ credential_id: string; public_key: Buffer; counter: bigint; transports: string[] }>(
-    'SELECT credential_id, public_key, counter, transports FROM webauthn_credentials WHERE user_id = $1',
-    [userId],
-  );
-  return rows.map((row) => ({
-    id: row.credential_id,
-    publicKey: row.public_key,
-    counter: Number(row.counter),
-    transports: row.transports,
-  }));
-}
-
-/** What a user is shown about a security key. */
-export interface PasskeyDescription {
-  readonly credential_id: string;
+/** A security key or passkey of a user. */
+export interface OwnedPasskey extends Passkey {
+  /** The user's name for it. */
   readonly name: string;
-  readonly created_at: Date;
-  readonly last_used_at: Date | null;
+  readonly createdAt: Date;
+  /** Null if it has completed no sign-in. */
+  readonly lastUsedAt: Date | null;
 }
 
-/** Describes a user's security keys and passkeys, oldest first. */
-export async function describePasskeys(tx: Transaction, userId: string): Promise<PasskeyDescription[]> {
-  const { rows } = await tx.query<PasskeyDescription>(
-    `SELECT credential_id, name, created_at, last_used_at FROM webauthn_credentials WHERE user_id = $1
-     ORDER BY created_at, credential_id`,
+/** Returns a user's security keys and passkeys, oldest first. */
+export async function listPasskeys(tx: Transaction, userId: string): Promise<OwnedPasskey[]> {
+  const { rows } = await tx.query<Omit<OwnedPasskey, 'counter'> & { readonly counter: bigint }>(
+    `SELECT credential_id AS id, public_key AS "publicKey", counter, transports, name, created_at AS "createdAt",
+       last_used_at AS "lastUsedAt"
+     FROM webauthn_credentials WHERE user_id = $1 ORDER BY created_at, credential_id`,
     [userId],
   );
-  return rows;
+  return rows.map((row) => ({ ...row, counter: Number(row.counter) }));
 }
 
 /** Removes a security key or passkey. Reports whether there was one. */
@@ -227,12 +215,15 @@ export async function usePasskey(tx: Transaction, userId: string, id: string, co
 }
 
 /** Replaces a user's recovery codes by new ones and returns these. */
-export async function replaceRecoveryCodes(tx: Transaction, owner: FactorOwner): Promise<string[]> {
+export async function replaceRecoveryCodes(
+  tx: Transaction,
+  { user_id: userId, tenant_id: tenantId }: Pick<FactorAccount, 'user_id' | 'tenant_id'>,
+): Promise<string[]> {
   const codes = newRecoveryCodes();
-  await tx.query('DELETE FROM recovery_codes WHERE user_id = $1', [owner.userId]);
+  await tx.query('DELETE FROM recovery_codes WHERE user_id = $1', [userId]);
   await tx.query(
     'INSERT INTO recovery_codes (user_id, tenant_id, code_hash) SELECT $1, $2, hash FROM unnest($3::bytea[]) AS h (hash)',
-    [owner.userId, owner.tenantId, codes.map((code) => recoveryCodeHash(owner.userId, code))],
+    [userId, tenantId, codes.map((code) => recoveryCodeHash(userId, code))],
   );
   return codes;
 }

@@ -64,7 +64,7 @@ export function enrollmentHandlers(
         await confirmTotp(tx, caller.userId, step);
         await enrolled(tx, caller, account, 'totp');
         return {
-          recoveryCodes: await replaceRecoveryCodes(tx, { userId: caller.userId, tenantId: account.tenant_id }),
+          recoveryCodes: await replaceRecoveryCodes(tx, account),
         };
       }),
 
@@ -102,7 +102,7 @@ export function enrollmentHandlers(
           return alreadyExists('the security key is already registered');
         }
         await enrolled(tx, caller, account, 'webauthn');
-        const recoveryCodes = account.mfa_enrolled ? [] : await replaceRecoveryCodes(tx, owner);
+        const recoveryCodes = account.mfa_enrolled ? [] : await replaceRecoveryCodes(tx, account);
         return { credentialId: passkey.id, recoveryCodes };
       });
       if (outcome instanceof Error) throw outcome;

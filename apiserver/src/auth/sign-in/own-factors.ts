@@ -5,7 +5,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import {
-  describePasskeys,
+  listPasskeys,
   listRecoveryCodes,
   methodsOf,
   onOwnFactors,
@@ -32,15 +32,13 @@ export function ownFactorHandlers(
     getSecondFactors: (_request, { caller }) =>
       database.systemRead(async (tx) => {
         const methods = await methodsOf(tx, caller.userId);
-        const passkeys = await describePasskeys(tx, caller.userId);
+        const passkeys = await listPasskeys(tx, caller.userId);
         const recoveryCodes = await listRecoveryCodes(tx, caller.userId);
         return {
           totp: methods.includes('totp'),
-          securityKeys: passkeys.map((passkey) => ({
-            credentialId: passkey.credential_id,
-            name: passkey.name,
-            createdAt: timestampFromDate(passkey.created_at),
-            ...(passkey.last_used_at && { lastUsedAt: timestampFromDate(passkey.last_used_at) }),
+          securityKeys: passkeys.map(({ id, name, createdAt, lastUsedAt }) => ({
+            ...{ credentialId: id, name, createdAt: timestampFromDate(createdAt) },
+            ...(lastUsedAt && { lastUsedAt: timestampFromDate(lastUsedAt) }),
           })),
           recoveryCodesLeft: recoveryCodes.length,
         };
@@ -67,7 +65,7 @@ export function ownFactorHandlers(
       onOwnFactors(database, caller, async (tx, account) => {
         if (!account.mfa_enrolled) throw failedPrecondition('recovery codes come with a second factor: enroll one');
         return {
-          recoveryCodes: await replaceRecoveryCodes(tx, { userId: caller.userId, tenantId: account.tenant_id }),
+          recoveryCodes: await replaceRecoveryCodes(tx, account),
         };
       }),
   };

@@ -1,5 +1,5 @@
-// Records whom a provider has signed out, so that a sign-in for which the provider has vouched before, and which is not complete
-// yet, opens no session.
+// Stores the sign-outs that providers announce, so that a sign-in that a provider confirmed before its sign-out, and that is still in
+// progress, opens no session.
 import { createHash } from 'node:crypto';
 import { holdLock, providerSessionsLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
