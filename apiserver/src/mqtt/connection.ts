@@ -13,7 +13,7 @@ import { endConnection } from '../gateway/http/http-server.ts';
 import type { Hold, MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { accessOf } from '../gateway/transcoding/routes.ts';
 import { addressBlock } from '../platform/addresses/address-block.ts';
-import { type ErrorCode, type KelletError, toKelletError, unauthenticated } from '../platform/errors.ts';
+import { type ErrorCode, type KelletError, toKelletError, unauthenticated, unavailable } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { inSomeTrace } from '../platform/observability/tracing.ts';
@@ -60,8 +60,14 @@ export const connectionLimits = {
   lingerMilliseconds: 1000,
 } as const;
 
-/** Bytes of a connection that do not count towards the tenant's memory. */
+/** Bytes of an open connection that do not count towards the tenant's memory. */
 const uncountedBytes = 16 * 1024;
+
+/** What a connection that has ended takes as long as messages of it wait, besides these. */
+const endedBytes = 16 * 1024;
+
+/** What a filter of SUBSCRIBE or UNSUBSCRIBE takes besides its bytes. */
+const filterBytes = 128;
 
 /** What a will that waits takes besides its payload: the stream of its device stays open. */
 export const waitingWillBytes = 40 * 1024;
@@ -84,6 +90,11 @@ export interface ConnectionParts {
   readonly judged: (code: ErrorCode | 'OK') => void;
   /** Called with the reason code when an open connection ends. */
   readonly ended: (reason: number) => void;
+}
+
+/** What waits to be carried out; undefined once its memory is needed. */
+interface Waiting<Content> {
+  content: Content | undefined;
 }
 
 /** A message with QoS 1 of the device, in order of arrival; it is acknowledged once `reason` is known. */
@@ -118,7 +129,7 @@ export class Connection {
   private readonly stream: Duplex;
   private readonly address: string;
   private readonly proof: DeviceProof | undefined;
-  private readonly frames = new FrameReader();
+  private frames = new FrameReader();
   private readonly controller = new AbortController();
   private version: Version = 4;
   private state: 'waiting' | 'judging' | 'open' | 'over' = 'waiting';
@@ -133,6 +144,7 @@ export class Connection {
   private isRefused = false;
   private isCorked = false;
   private hold: Hold | undefined;
+  private readonly waiting = new Set<Waiting<unknown>>();
   private running = 0;
   private runningBytes = 0;
   private outsideBytes = 0;
@@ -206,7 +218,8 @@ export class Connection {
 
   /** Processes the packets that have arrived, as long as nothing demands a pause. */
   private pump(): void {
-    if (this.isPumping || this.state === 'over') return;
+    if (this.state === 'over') return this.count();
+    if (this.isPumping) return;
     this.isPumping = true;
     try {
       while (!this.isBlocked()) {
@@ -240,19 +253,30 @@ export class Connection {
     );
   }
 
-  /** Counts what the connection holds towards the memory of its tenant. */
+  /** Counts what the connection holds towards the memory of its tenant, also after its end what of it is still carried out. */
   private count(): void {
     const tenantId = this.accepted?.publisher.caller.tenantId;
-    if (this.state !== 'open' || tenantId === undefined) return;
-    const will = this.accepted?.request.will?.payload.length ?? 0;
-    const bytes = this.frames.bytes + this.outsideBytes + this.runningBytes + will;
-    if (bytes > uncountedBytes) {
-      this.hold ??= this.parts.entrance.memory.holdCaller(tenantId, () => this.close(reasons.quotaExceeded, true));
-      this.hold.set(bytes);
+    if (tenantId === undefined) return;
+    if (this.bytesHeld() > 0) {
+      this.hold ??= this.parts.entrance.memory.holdCaller(tenantId, () => this.giveUpMemory());
+      this.hold.set(this.bytesHeld());
     } else {
       this.hold?.release();
       this.hold = undefined;
     }
+  }
+
+  private bytesHeld(): number {
+    if (this.state === 'over') return this.running > 0 ? this.runningBytes + endedBytes : 0;
+    const will = this.accepted?.request.will?.payload.length ?? 0;
+    const bytes = this.frames.bytes + this.outsideBytes + this.runningBytes + will;
+    return bytes > uncountedBytes ? bytes : 0;
+  }
+
+  /** Ends the connection, and drops what waits: none of it is acknowledged. */
+  private giveUpMemory(): void {
+    for (const waiting of this.waiting) waiting.content = undefined;
+    this.close(reasons.quotaExceeded, true);
   }
 
   /** Ends the connection for bytes that are not a packet. */
@@ -292,10 +316,14 @@ export class Connection {
       case 'puback':
         return this.acknowledged(packet.messageId ?? 0, packet.reasonCode ?? 0);
       case 'subscribe':
-        return this.subscribe(packet, bytes);
+        return this.subscribe(packet, bytes + packet.subscriptions.length * filterBytes);
       case 'unsubscribe': {
         const messageId = requireId(packet.messageId);
-        return this.changeSubscriptions(() => this.unsubscribe(messageId, packet.unsubscriptions), bytes);
+        const { unsubscriptions: filters } = packet;
+        return this.changeSubscriptions(
+          () => this.unsubscribe(messageId, filters),
+          bytes + filters.length * filterBytes,
+        );
       }
       case 'pingreq':
         this.send({ cmd: 'pingresp' });
@@ -478,15 +506,18 @@ export class Connection {
     if (qos === 1) this.toAcknowledge.push(unacknowledged);
     const payload = packet.payload as Buffer;
     const contentType = typeof properties.contentType === 'string' ? properties.contentType : '';
+    const waiting: Waiting<Published> = { content: { action, payload, contentType } };
+    this.waiting.add(waiting);
     this.running += 1;
     this.runningBytes += bytes;
     const over = (): void => {
+      this.waiting.delete(waiting);
       this.running -= 1;
       this.runningBytes -= bytes;
       this.rouse();
       this.pump();
     };
-    this.process({ action, payload, contentType }, accepted, bytes).then(
+    this.process(waiting, accepted, bytes).then(
       (outcome) => {
         try {
           this.processed({ topic, action }, outcome, unacknowledged, accepted);
@@ -504,23 +535,29 @@ export class Connection {
   }
 
   /** Telemetry is processed at once, so that many messages share a commit; everything else in order. */
-  private process(published: Published, { publisher }: Accepted, bytes: number): Promise<Outcome> {
+  private process(waiting: Waiting<Published>, { publisher }: Accepted, bytes: number): Promise<Outcome> {
     const { calls, entrance } = this.parts;
     const owner = publisher.caller.tenantId || addressBlock(this.address);
-    // What waits while the credential ends is not carried out any more.
-    const call = (): Promise<Outcome> =>
-      this.isRefused ? Promise.reject(unauthenticated()) : calls.take(published, publisher);
+    const call = (): Promise<Outcome> => {
+      if (!waiting.content) return Promise.reject(unavailable('the memory of the tenant is used up'));
+      // What waits while the credential ends is not carried out any more.
+      return this.isRefused ? Promise.reject(unauthenticated()) : calls.take(waiting.content, publisher);
+    };
     const take = (): Promise<Outcome> => {
       const turn = entrance.turns.enter(owner, bytes);
       return turn ? turn.then(call) : call();
     };
-    if (published.action.kind === 'telemetry') return take();
+    if (waiting.content?.action.kind === 'telemetry') return take();
     const next = this.tail.then(async () => {
       // A response may be as large as a chunk of an artifact: a device that does not read gets no more of them.
       while (this.state === 'open' && this.stream.writableNeedDrain) await this.untilRoused();
-      return entrance.large.run(publisher.caller.tenantId, bytes, 'others', take);
+      return waiting.content ? entrance.large.run(publisher.caller.tenantId, bytes, 'others', take) : call();
     });
-    this.tail = next.catch(() => undefined);
+    // The outcome, which may have a chunk of an artifact, is not kept until the next message.
+    this.tail = next.then(
+      () => undefined,
+      () => undefined,
+    );
     return next;
   }
 
@@ -598,12 +635,15 @@ export class Connection {
   }
 
   private changeSubscriptions(change: () => Promise<void>, bytes: number): void {
+    const waiting: Waiting<() => Promise<void>> = { content: change };
+    this.waiting.add(waiting);
     this.running += 1;
     this.runningBytes += bytes;
     this.tail = this.tail
-      .then(() => (this.state === 'open' ? change() : undefined))
+      .then(() => (this.state === 'open' ? waiting.content?.() : undefined))
       .catch(() => this.close(reasons.serverBusy, true))
       .finally(() => {
+        this.waiting.delete(waiting);
         this.running -= 1;
         this.runningBytes -= bytes;
         this.rouse();
@@ -735,7 +775,8 @@ export class Connection {
       if (last) this.stream.write(last);
       endConnection(this.stream, '', connectionLimits.lingerMilliseconds);
     }
-    this.hold?.release();
+    this.frames = new FrameReader();
+    this.count();
     this.rouse();
     const { accepted, parts } = this;
     const { device } = accepted ?? {};

@@ -190,6 +190,57 @@ describe('MQTT and hostile clients', () => {
     for (const raw of clients) raw.socket.destroy();
   });
 
+  /** Has whatever writes attributes wait meanwhile, as for the connections of a tenant all of which are taken. */
+  const whileAttributesWait = (work: () => Promise<void>): Promise<void> =>
+    link.test.database.system(async (tx) => {
+      await tx.query('LOCK TABLE device_attributes IN SHARE MODE');
+      await work();
+    });
+  const attributes = (text: string): Buffer =>
+    generate({
+      ...{ cmd: 'publish', topic: 'kellet/v1/attributes', payload: JSON.stringify({ text }) },
+      ...{ qos: 0, dup: false, retain: false },
+    });
+  const connected = async (devices: readonly TestDevice[]): Promise<RawClient[]> => {
+    const clients: RawClient[] = [];
+    for (const one of devices) {
+      const raw = await new RawClient(link.process.ports.mqttPort).opened();
+      raw.send(connectPacket(one));
+      await raw.packet();
+      clients.push(raw);
+    }
+    return clients;
+  };
+  const manyDevices = (count: number) => Promise.all(Array.from({ length: count }, () => link.device()));
+
+  it('limits the memory of messages that wait, also when their connections have ended', async function () {
+    this.timeout(120_000);
+    const clients = await connected(await manyDevices(220));
+    const before = await externalMebibytes();
+    const mebibyte = Buffer.concat(Array.from({ length: 62 }, () => attributes('x'.repeat(16_000))));
+    await whileAttributesWait(async () => {
+      for (const raw of clients) raw.socket.end(mebibyte);
+      await eventually(() => clients.every(({ isClosed }) => isClosed), 20_000);
+      // What was dropped is collected a little later.
+      await eventually(async () => (await externalMebibytes()) - before < 150, 15_000);
+    });
+  });
+
+  it('limits the memory of filters that wait, each of which takes much more than its bytes', async function () {
+    this.timeout(120_000);
+    const clients = await connected(await manyDevices(20));
+    const subscriptions = Array.from({ length: 3900 }, () => ({ topic: 'a', qos: 0 as const }));
+    const subscribe = generate({ cmd: 'subscribe', messageId: 1, subscriptions });
+    const before = residentMebibytes(link.process.child.pid!);
+    await whileAttributesWait(async () => {
+      const many = Buffer.concat([attributes('first'), ...Array.from({ length: 60 }, () => subscribe)]);
+      for (const raw of clients) raw.write(many);
+      await new Promise((resolve) => setTimeout(resolve, 4000));
+      expect(residentMebibytes(link.process.child.pid!) - before).to.be.below(100);
+    });
+    for (const raw of clients) raw.socket.destroy();
+  });
+
   it('reads no packets that are large besides their message', async () => {
     const raw = await new RawClient(link.process.ports.mqttPort, 5).opened();
     raw.send(connectPacket(device, 5), 5);
