@@ -39,11 +39,12 @@ import { type ColdWorkParts, doColdWork } from './cold/cold-work.ts';
 import type { Step } from './cold/file-writer.ts';
 import { pageSlots, readTurns } from './cold/slow-read.ts';
 import { readBuckets, readPoints } from './read/history.ts';
+import { segmentsBetween } from './read/hot-points.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
 import { recordedLeaves } from './write/open-batch-leaves.ts';
-import { expireNextSegment } from './write/segments.ts';
+import { dropColdTables, expireNextSegment } from './write/segments.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
 
@@ -539,6 +540,38 @@ describe('cold storage', function () {
     expect(await wholeHistory()).to.have.length(3 * dates);
     expect(await numberOf('cold_dates')).to.equal(0);
     expect(await numberOf('cold_attempts')).to.equal(0);
+  });
+
+  it('turns segments although reads, of whichever tenant, hold their tables all the time', async () => {
+    await sendDays();
+    await complete();
+    const ending = new AbortController();
+    // Each as long as a read may take, beginning while others have not ended.
+    const read = async (): Promise<void> => {
+      const found = await segmentsBetween(test.database, 0n, 2n ** 62n);
+      await test.database.system(async (tx) => {
+        for (const { segment_id: id } of found) await tx.query(`SELECT FROM telemetry_segment_${id} LIMIT 0`);
+        await new Promise((resolve) => setTimeout(resolve, 1000));
+      });
+    };
+    const readers = Array.from({ length: 3 }, async (_, index) => {
+      await new Promise((resolve) => setTimeout(resolve, index * 300));
+      // A table is dropped between the two steps of a read.
+      while (!ending.signal.aborted) await read().catch(() => undefined);
+    });
+    try {
+      await new Promise((resolve) => setTimeout(resolve, 700));
+      await work(workParts());
+      expect(await numberOf(`telemetry_segments WHERE state = 'indexed'`)).to.equal(0);
+      expect(await wholeHistory()).to.have.length(count);
+      // Nobody looks into them any more.
+      await eventually(() => dropColdTables(test.database));
+      expect(await numberOf('telemetry_points')).to.equal(0);
+      expect(await wholeHistory()).to.have.length(count);
+    } finally {
+      ending.abort();
+      await Promise.all(readers);
+    }
   });
 
   it('turns new segments before it goes on merging dates', async () => {

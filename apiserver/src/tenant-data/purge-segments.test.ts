@@ -6,7 +6,7 @@ import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts'
 import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { testDeviceId } from '../telemetry/testing/test-devices.ts';
-import { dropColdSegments, expireNextSegment, indexNextSegment } from '../telemetry/write/segments.ts';
+import { dropColdTables, expireNextSegment, indexNextSegment, markCold } from '../telemetry/write/segments.ts';
 import { deleteTenantRows, remainingTables } from './row-purge.ts';
 import { exportTenant } from './tenant-export.ts';
 import { type Line, pointsTable } from './transfer-format.ts';
@@ -223,7 +223,8 @@ describe('segments of points, and the purge and the export of a tenant', functio
     ] as const;
     expect(await expire(due.map(([tenant, start]) => [tenant, start]))).to.equal(true);
     expect(await recorded(id)).to.deep.equal({ acme: 7, other: 4 });
-    await test.database.maintenance((tx) => dropColdSegments(tx, [BigInt(id)]));
+    await test.database.maintenance((tx) => markCold(tx, [BigInt(id)]));
+    await dropColdTables(test.database);
     expect(await recorded(id)).to.deep.equal({});
     // What another process had recorded of a segment whose table is gone.
     await query(`INSERT INTO telemetry_tenant_segments (tenant_id, segment_id, points) VALUES ('acme', $1, 7)`, [id]);

@@ -4,7 +4,6 @@ import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts'
 import { sleep } from '../../platform/clock.ts';
 import { forEachConcurrently } from '../../platform/concurrency/concurrent-work.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
-import { isLockTimeout } from '../../platform/database/connection/database-errors.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { alone, type Wait, whenAlone } from '../../platform/database/session-lock.ts';
 import { newId } from '../../platform/ids.ts';
@@ -16,7 +15,9 @@ import {
   type ColdCandidate,
   coldCandidates,
   type ColdLimits,
-  dropColdSegments,
+  coldTables,
+  dropColdTables,
+  markCold,
   rowsOfSegments,
   type SegmentRow,
 } from '../write/segments.ts';
@@ -92,6 +93,7 @@ async function isDue({ database, ...limits }: ColdWorkParts): Promise<boolean> {
       filesToRemove(tx, 1),
       isAnyDateToCompact(tx),
       hasExpiredFiles(tx),
+      coldTables(tx),
     ]);
     return found.some((due) => (typeof due === 'boolean' ? due : due.length > 0));
   });
@@ -129,7 +131,9 @@ export function removeTenantFiles(
   const removeAll = async (): Promise<void> => {
     if (store) {
       // After tidying, the files of the tenant are only in these folders.
-      await new ColdWork({ ...parts, store, hotSeconds: 0 }, () => Promise.resolve()).tidy();
+      const coldWork = new ColdWork({ ...parts, store, hotSeconds: 0 }, () => Promise.resolve());
+      await coldWork.dropTables();
+      await coldWork.tidy();
       for (const folder of tenantFolders(tenantId)) await store.remove(folder);
     }
     await work();
@@ -182,6 +186,7 @@ class ColdWork {
     for (const { segmentId } of segments) await recordBeforeCold(database, segmentId);
     await this.checkpoint('recorded');
     await this.commitTurn(attemptId, segments, written);
+    await dropColdTables(database);
     const points = written.reduce((sum, { rows }) => sum + rows, 0);
     const bytes = written.reduce((sum, file) => sum + file.bytes, 0);
     this.parts.turned?.(points, bytes);
@@ -190,34 +195,34 @@ class ColdWork {
     return true;
   }
 
-  /** Names the files and drops the segments in one transaction. */
-  private async commitTurn(attemptId: string, segments: readonly ColdCandidate[], written: readonly NewFile[]) {
-    for (let attempt = 1; ; attempt += 1) {
-      try {
-        return await this.parts.database.maintenance(async (tx) => {
-          await holdAttempt(tx, attemptId);
-          await addFiles(tx, written);
-          await scheduleCompaction(tx, written);
-          // Last: readers wait from here on.
-          await dropColdSegments(
-            tx,
-            segments.map(({ segmentId }) => segmentId),
-          );
-        });
-      } catch (error) {
-        // A reader holds a segment.
-        if (!isLockTimeout(error) || attempt === dropAttempts) throw error;
-        await sleep(Math.random() * 500);
-      }
+  /** Names the files instead of the segments in one transaction. */
+  private commitTurn(attemptId: string, segments: readonly ColdCandidate[], written: readonly NewFile[]) {
+    return this.parts.database.maintenance(async (tx) => {
+      await holdAttempt(tx, attemptId);
+      await addFiles(tx, written);
+      await scheduleCompaction(tx, written);
+      await markCold(
+        tx,
+        segments.map(({ segmentId }) => segmentId),
+      );
+    });
+  }
+
+  /** Waits until the tables of all cold segments are dropped. */
+  async dropTables(): Promise<void> {
+    for (let attempt = 1; !(await dropColdTables(this.parts.database)); attempt += 1) {
+      if (attempt === dropAttempts) throw new Error('a reader holds a segment that has turned cold');
+      await sleep(500);
     }
   }
 
   /**
-   * Moves files to where they belong, removes what attempts have left, and some of the files that were superseded an hour ago. Returns
-   * false if there may be more of these.
+   * Drops tables of cold segments, moves files to where they belong, and removes what attempts have left, and some of the files that were
+   * superseded an hour ago. Returns false if there may be more of these.
    */
   async tidy(): Promise<boolean> {
     const { database, store } = this.parts;
+    await dropColdTables(database);
     await repeatWhileFull(filesAtOnce, this.signal, (limit) => this.moveFiles(limit));
     for (const attemptId of await database.systemRead((tx) => finishedAttempts(tx))) {
       await database.system((tx) => endAttempt(tx, attemptId));

@@ -1,5 +1,6 @@
 // Maintains complete segments: creates their indexes and counts their points once nothing is written to them any more, and
 // gives their rows to cold storage.
+import { isLockTimeout } from '../../platform/database/connection/database-errors.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { readCursor, sizedPieces } from '../../platform/statements/cursor.ts';
@@ -174,24 +175,45 @@ const dropMilliseconds = 250;
 /** Drops tables of points or leaves. Throws if a reader holds one for long (see isLockTimeout). */
 export async function dropTables(tx: Transaction, names: readonly string[]): Promise<void> {
   await tx.query(`SET LOCAL lock_timeout = ${dropMilliseconds}`);
-  await tx.query(`DROP TABLE ${names.join(', ')}`);
+  await tx.query(`DROP TABLE IF EXISTS ${names.join(', ')}`);
   await tx.query('SET LOCAL lock_timeout = 0');
 }
 
 /**
- * Records that segments are cold and drops their rows. Throws if one of them is not hot, or if a reader holds one for long; then
- * nothing was changed.
+ * Records that segments are cold: no read that begins afterwards looks into their tables, so that these can soon be dropped. Throws if
+ * one of them is not hot.
  */
-export async function dropColdSegments(tx: Transaction, segmentIds: readonly bigint[]): Promise<void> {
+export async function markCold(tx: Transaction, segmentIds: readonly bigint[]): Promise<void> {
   const { rowCount } = await tx.query(
     `UPDATE telemetry_segments SET state = 'cold' WHERE segment_id = ANY($1) AND state = 'indexed'`,
     [segmentIds],
   );
   if (rowCount !== segmentIds.length) throw new Error('a segment was turned cold by another process');
-  await dropTables(
-    tx,
-    segmentIds.map((id) => `telemetry_segment_${id}`),
+}
+
+/** Returns the tables of cold segments that were not dropped yet. */
+export async function coldTables(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ name: string }>(
+    // By what inherits: cold segments are the bulk of the catalogue.
+    `SELECT relname AS name FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
+     JOIN telemetry_segments ON segment_id = substring(relname FROM '[0-9]+$')::int8
+     WHERE inhparent = 'telemetry_points'::regclass AND state = 'cold' ORDER BY segment_id`,
   );
+  return rows.map(({ name }) => name);
+}
+
+/** Drops the tables of cold segments. Returns false if readers that have begun before hold some of them, which stay. */
+export async function dropColdTables(database: Database): Promise<boolean> {
+  let areAllGone = true;
+  for (const name of await database.systemRead((tx) => coldTables(tx))) {
+    try {
+      await database.system((tx) => dropTables(tx, [name]));
+    } catch (error) {
+      if (!isLockTimeout(error)) throw error;
+      areAllGone = false;
+    }
+  }
+  return areAllGone;
 }
 
 /** Returns the time of the database. */
@@ -231,9 +253,14 @@ async function hasPoints(database: Database, segmentId: bigint): Promise<boolean
  * Deletes the points of one segment that are past their retention, given the times from which tenants keep them. Each segment is
  * searched once a day. Returns false if none is due.
  */
-export function expireNextSegment(database: Database, retained: ReadonlyMap<string, bigint>): Promise<boolean> {
+export async function expireNextSegment(database: Database, retained: ReadonlyMap<string, bigint>): Promise<boolean> {
   const latest = [...retained.values()].reduce((most, time) => (time > most ? time : most), 0n);
-  if (latest === 0n) return Promise.resolve(false);
+  const isAny = latest > 0n && (await expireNext(database, retained, latest));
+  await dropColdTables(database);
+  return isAny;
+}
+
+function expireNext(database: Database, retained: ReadonlyMap<string, bigint>, latest: bigint): Promise<boolean> {
   return database.maintenance(async (tx) => {
     const { rows } = await tx.query<{ segment_id: bigint }>(
       `SELECT segment_id FROM telemetry_segments s
@@ -253,7 +280,7 @@ export function expireNextSegment(database: Database, retained: ReadonlyMap<stri
     await subtractPoints(tx, id, deleted.rows);
     await tx.query('UPDATE telemetry_segments SET expired_at = now() WHERE segment_id = $1', [id]);
     const left = await tx.query(`SELECT FROM telemetry_segment_${id} LIMIT 1`);
-    if (left.rows.length === 0) await dropColdSegments(tx, [id]);
+    if (left.rows.length === 0) await markCold(tx, [id]);
     // What was deleted takes room until it is vacuumed, which is turned off in segments of releases before.
     else if (deleted.rows.length > 0)
       await tx.query(`ALTER TABLE telemetry_segment_${id} SET (autovacuum_enabled = true)`);
