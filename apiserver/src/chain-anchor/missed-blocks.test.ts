@@ -136,6 +136,20 @@ describe('anchoring with a node', function () {
     await expectAnchored(anchoring, [batch]);
   });
 
+  it('reads the other blocks although the node does not give one of them', async () => {
+    await anchoring.devchain.control('faults', { drop_callbacks: true });
+    await anchoring.devchain.control('mine', { count: 1 });
+    const { block_hash: missing } = await anchoring.devchain.state();
+    node.change = (body) => {
+      const { result } = JSON.parse(body) as { result?: { hash?: string; tx?: string[] } };
+      if (!Array.isArray(result?.tx) || result.hash !== missing) return body;
+      return JSON.stringify({ id: 0, result: null, error: { code: -1, message: 'Block not available (pruned data)' } });
+    };
+    const batches = await sent(1);
+    processor.refuses = isStatus;
+    await expectAnchored(anchoring, batches);
+  });
+
   it('proves again what a reorganisation has moved to another block', async () => {
     await anchoring.devchain.control('faults', { drop_callbacks: true });
     const batches = await sent(2);

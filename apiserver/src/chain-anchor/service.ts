@@ -25,6 +25,9 @@ const forgetMilliseconds = 60_000;
 /** Number of sealed batches that one process submits concurrently. */
 const submitConcurrency = 16;
 
+/** Proofs of blocks that have left the chain, which are withdrawn before the headers are looked at again. */
+const overtakenAtOnce = 1000;
+
 /** Number of submissions per round, after which the lanes are read again. */
 const turnsOfARound = 256;
 
@@ -62,13 +65,13 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
   };
   const followHeaders = async () => {
     await headers!.follow();
-    for (const { txid, blockHash } of await database.system((tx) => overtakenTransactions(tx, 1000))) {
-      await tracker.blockOvertaken(txid, blockHash);
-    }
+    const overtaken = await database.system((tx) => overtakenTransactions(tx, overtakenAtOnce));
+    for (const { txid, blockHash } of overtaken) await tracker.blockOvertaken(txid, blockHash);
     await database.system(async (tx) => {
       const tip = await storedTip(tx);
       if (tip !== undefined) await settleDeep(tx, tip, pace.finalDepth);
     });
+    return overtaken.length === overtakenAtOnce;
   };
 
   const submitLoop = submitter && new Loop(logger, 'submit', pace.submitMilliseconds, submitAll);

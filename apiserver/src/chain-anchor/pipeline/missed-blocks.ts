@@ -40,6 +40,8 @@ export class MissedBlocks {
    * contains no later one.
    */
   private read = new Set<string>();
+  /** Blocks that could not be read, for example because the node does not keep them: they come after the others. */
+  private readonly failed = new Set<string>();
 
   constructor(parts: MissedBlocksParts) {
     this.parts = parts;
@@ -48,11 +50,18 @@ export class MissedBlocks {
   /** Reads some blocks, if transactions wait for one. Returns true if there are more. */
   async search(): Promise<boolean> {
     const blocks = await this.unread();
-    for (const block of blocks.slice(0, blocksOfRound)) await this.take(block);
+    for (const block of blocks.slice(0, blocksOfRound)) {
+      try {
+        await this.take(block);
+      } catch (error) {
+        this.failed.add(block.blockHash);
+        throw error;
+      }
+    }
     return blocks.length > blocksOfRound;
   }
 
-  /** Returns the blocks that may hold a transaction that waits and were not read yet, oldest first. */
+  /** Returns the blocks that may hold a transaction that waits and were not read yet, oldest first, but for those that failed. */
   private async unread(): Promise<StoredHeader[]> {
     const { database, afterMilliseconds } = this.parts;
     const since = await database.systemRead((tx) => oldestPending(tx, afterMilliseconds));
@@ -64,7 +73,9 @@ export class MissedBlocks {
     // A block that has left the chain is read again if it returns.
     this.read = new Set(headers.flatMap(({ blockHash }) => (this.read.has(blockHash) ? [blockHash] : [])));
     const first = headers.findIndex(({ raw }) => parseHeader(raw).time >= since - timeSlackSeconds);
-    return first < 0 ? [] : headers.slice(first).filter(({ blockHash }) => !this.read.has(blockHash));
+    const unread = first < 0 ? [] : headers.slice(first).filter(({ blockHash }) => !this.read.has(blockHash));
+    const hasFailed = ({ blockHash }: StoredHeader) => Number(this.failed.has(blockHash));
+    return unread.sort((a, b) => hasFailed(a) - hasFailed(b));
   }
 
   private async take(block: StoredHeader): Promise<void> {
@@ -91,5 +102,6 @@ export class MissedBlocks {
       }
     }
     this.read.add(block.blockHash);
+    this.failed.delete(block.blockHash);
   }
 }

@@ -178,18 +178,25 @@ export class Tracker {
       rivals.length > 0 && markDead(tx, rivals),
       rivals.length > 0 && purpose === 'split' && dropOutputsOf(tx, rivals),
       moveLease(tx, lease, 'leased', 'spent'),
-      batchId !== null && !hasProof && markConfirmed(tx, batchId, txid, proof),
+      batchId !== null && !hasProof && markConfirmed(tx, batchId, txid),
     ]);
     return 'confirmed';
   }
 
   private async withdraw(tx: Transaction, made: ChainTransaction): Promise<Outcome> {
-    await markUnmined(tx, made.txid);
-    if (made.purpose !== 'anchor') await moveOutputsOf(tx, made.txid, 'free', 'unmined');
-    if (made.lease !== '') await moveLease(tx, made.lease, 'spent', 'leased');
-    if (made.batchId !== null) await withdrawProof(tx, made.batchId, made.txid);
+    const { txid, batchId, lease, purpose } = made;
+    await markUnmined(tx, txid);
+    if (purpose !== 'anchor') await moveOutputsOf(tx, txid, 'free', 'unmined');
+    if (batchId !== null) await withdrawProof(tx, batchId, txid);
+    const others = lease === '' ? [] : await transactionsOfLease(tx, lease);
+    const mined = others.find(({ state }) => state === 'mined' || state === 'final');
+    if (mined) {
+      // The new blocks have another attempt, whose report came before these were known to replace the block of this one.
+      await markDead(tx, [txid]);
+      if (batchId !== null) await markConfirmed(tx, batchId, mined.txid);
+    } else if (lease !== '') await moveLease(tx, lease, 'spent', 'leased');
     this.logger.warn(
-      { txid: made.txid, batch_id: made.batchId, block: made.blockHash },
+      { txid, batch_id: batchId, block: made.blockHash },
       'a block was reorganised out: proof withdrawn',
     );
     return 'withdrawn';

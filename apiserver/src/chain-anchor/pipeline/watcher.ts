@@ -149,6 +149,14 @@ export class Watcher {
       const made = await readTransaction(tx, txid);
       if (!made || made.lease === '' || made.state !== 'pending') return undefined;
       const attempts = await transactionsOfLease(tx, made.lease);
+      // If the rival is another attempt of the same lease, its own status decides.
+      const own = attempts.filter((other) => other.txid !== txid && report.competingTxids.includes(other.txid));
+      if (own.length > 0) {
+        await pollSoon(
+          tx,
+          own.map((other) => other.txid),
+        );
+      }
       if (attempts.at(-1)!.txid !== txid) return undefined;
       const coins = await leasedCoins(tx, made.lease);
       let areCoinsMined = true;
@@ -161,17 +169,13 @@ export class Watcher {
     if (!facts) return undefined;
     const { made, attempts, areCoinsMined } = facts;
     const ownTxids = new Set(attempts.map((attempt) => attempt.txid));
-    const competing = report.competingTxids.filter((id) => id !== txid);
-    // If the rival is an earlier attempt of the same lease, its own status decides.
-    const own = competing.filter((id) => ownTxids.has(id));
-    if (own.length > 0) await database.system((tx) => pollSoon(tx, own));
     return {
       status: report.status,
       milliseconds: made.statusSeconds * 1000,
       attempts: attempts.length,
       orphans: attempts.filter(({ status }) => status === 'SEEN_IN_ORPHAN_MEMPOOL').length,
       areCoinsMined,
-      isOutspent: await this.isAnyMined(competing.filter((id) => !ownTxids.has(id))),
+      isOutspent: await this.isAnyMined(report.competingTxids.filter((id) => !ownTxids.has(id))),
     };
   }
 

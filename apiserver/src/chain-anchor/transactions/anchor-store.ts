@@ -223,13 +223,14 @@ export interface BlockProof {
   readonly bump: Uint8Array;
 }
 
-/** Stores the batch's proof. The time of the first confirmation stays when the block changes. */
-export async function markConfirmed(tx: Transaction, batchId: string, txid: string, proof: BlockProof): Promise<void> {
+/** Gives a batch the proof of a transaction that is in a block. The time of the first confirmation stays when the block changes. */
+export async function markConfirmed(tx: Transaction, batchId: string, txid: string): Promise<void> {
   await tx.query(
-    `UPDATE anchor_batches AS batch SET status = 'confirmed', txid = made.txid, raw_tx = made.raw_tx, bump = $3,
-       block_height = $4, block_hash = $5, confirmed_at = coalesce(batch.confirmed_at, now()), error = ''
+    `UPDATE anchor_batches AS batch SET status = 'confirmed', txid = made.txid, raw_tx = made.raw_tx, bump = made.bump,
+       block_height = made.block_height, block_hash = made.block_hash, confirmed_at = coalesce(batch.confirmed_at, now()),
+       error = ''
      FROM chain_transactions AS made WHERE batch.batch_id = $1 AND made.txid = $2`,
-    [batchId, txid, Buffer.from(proof.bump), proof.blockHeight, proof.blockHash],
+    [batchId, txid],
   );
 }
 
@@ -371,12 +372,12 @@ export async function oldestPending(tx: Transaction, milliseconds: number): Prom
   return rows[0]?.since;
 }
 
-/** Returns those of the transactions that are ours and pending. */
+/** Returns those of the transactions that are ours and pending, or given up for another attempt. */
 export async function pendingAmong(tx: Transaction, txids: readonly string[]): Promise<string[]> {
   const found: string[] = [];
   for (const page of pagesOf(txids, txidsOfStatement)) {
     const { rows } = await tx.query<{ txid: string }>(
-      `SELECT txid FROM chain_transactions WHERE txid = ANY($1) AND state = 'pending'`,
+      `SELECT txid FROM chain_transactions WHERE txid = ANY($1) AND state IN ('pending', 'dead')`,
       [page],
     );
     found.push(...rows.map(({ txid }) => txid));
