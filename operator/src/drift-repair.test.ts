@@ -10,14 +10,14 @@ describe('repairDrift', () => {
   const interval = 60_000;
 
   /** Runs the check against so many copies. `reads` has the time of each page, in seconds, and where it begins. */
-  function run(count: number, tenants: readonly string[] = [], { orphans = false } = {}) {
+  function run(count: number, tenants: readonly string[] = [], { orphans = false, refuses = false } = {}) {
     const clock = new TestClock();
     const start = clock.monotonic();
     const copies: WorkingCopy[] = Array.from({ length: count }, (_, n) => ({
       ...{ tenant_id: 'acme', namespace: 'ns', name: String(n), kind: ControlKind.KIND_DEVICE_PROFILE, digest: 1n },
     }));
     for (const tenant_id of tenants)
-      copies.push({ tenant_id, namespace: '', name: tenant_id, kind: ControlKind.KIND_TENANT, digest: 1n });
+      copies.unshift({ tenant_id, namespace: '', name: tenant_id, kind: ControlKind.KIND_TENANT, digest: 1n });
     const applied: unknown[] = [];
     const state = { isAway: false };
     const reads: [seconds: number, from: number][] = [];
@@ -35,6 +35,7 @@ describe('repairDrift', () => {
       dataPlane: {
         apply: async ({ meta, spec }) => {
           applied.push([meta?.tenant_id, spec]);
+          if (refuses) throw new Error('unavailable');
           return ApplyResponse.fromPartial({});
         },
         remove: () => Promise.reject(new Error('it cannot be removed')),
@@ -94,6 +95,14 @@ describe('repairDrift', () => {
     expect(applied).to.deep.equal([]);
     await clock.advance(interval);
     expect(applied).to.deep.equal([['left', { namespace: '' }]]);
+    await stop();
+  });
+
+  it('goes on to the next page although such a tenant cannot be changed', async () => {
+    const { clock, applied, reads, stop } = run(2 * driftPageSize, ['left'], { refuses: true });
+    await clock.advance((orphanTurns + 1) * interval - 1);
+    expect(applied).to.have.length(1);
+    expect(reads.at(-1)![1]).to.be.above(0);
     await stop();
   });
 

@@ -65,13 +65,17 @@ async function repairPage(options: DriftRepairOptions, pageToken: string): Promi
       add(target);
     }
   }
+  // One that cannot be removed or changed must not keep the pages that follow from being compared.
   for (const orphan of drift.orphans) {
-    // One that cannot be removed must not keep the pages that follow from being compared.
     await removeOrphan(options, orphan).catch((error: unknown) =>
       logger.debug({ err: error, ...orphan }, 'an orphan stays'),
     );
   }
-  for (const tenantId of drift.abandoned) await withdrawNamespace(options, tenantId);
+  for (const tenantId of drift.abandoned) {
+    await withdrawNamespace(options, tenantId).catch((error: unknown) =>
+      logger.debug({ err: error, tenantId }, 'a tenant without a resource keeps its namespace'),
+    );
+  }
   return page.nextPageToken;
 }
 

@@ -1,6 +1,6 @@
 // Follows changes of the tenants' trusted signing keys. Whether a package is signed is verified wherever it matters; this pauses
 // rollouts whose package has lost its signature, and brings the packages' status up to date.
-import { Loop } from '../../platform/background/loop.ts';
+import { FairWorker } from '../../platform/background/fair-worker.ts';
 import { tenantChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
@@ -12,38 +12,52 @@ import { tenantsWithRollouts } from './rollouts/stores/membership-store.ts';
 /** How long what has failed waits to be repeated. */
 const retryMilliseconds = 1000;
 
-/** Does something for tenants, one after another, each until it has succeeded. */
-class TenantTurns {
-  private readonly due = new Set<string>();
-  private readonly loop: Loop;
+/** Tenants for which a process does something at a time, so that one whose rows are locked does not keep others waiting. */
+const tenantsAtOnce = 4;
+
+/** Does something for tenants, each until it has succeeded. */
+class DueTenants {
+  /** When each is due, by the monotonic clock. */
+  private readonly due = new Map<string, number>();
+  private readonly worker: FairWorker<string>;
 
   constructor(logger: Logger, name: string, work: (tenantId: string) => Promise<void>) {
-    this.loop = new Loop(logger, name, retryMilliseconds, async (signal) => {
-      const failures: unknown[] = [];
-      for (const tenantId of [...this.due]) {
-        if (signal.aborted) return;
-        this.due.delete(tenantId);
-        await work(tenantId).catch((error: unknown) => {
-          this.due.add(tenantId);
-          failures.push(error);
-        });
-      }
-      if (failures.length > 0) throw failures[0];
+    this.worker = new FairWorker(logger, {
+      ...{ name, most: tenantsAtOnce, mostOfKey: 1 },
+      keyOf: (tenantId) => tenantId,
+      tenantOf: (tenantId) => tenantId,
+      claim: (limit, except) => Promise.resolve(this.take(limit, except)),
+      settle: async (tenantId) => {
+        try {
+          await work(tenantId);
+        } catch (error) {
+          logger.warn({ err: error, tenantId, work: name }, 'a change of trusted signing keys could not be followed');
+          if (!this.due.has(tenantId)) this.due.set(tenantId, performance.now() + retryMilliseconds);
+        }
+      },
     });
   }
 
+  private take(limit: number, except: readonly string[]): string[] {
+    const now = performance.now();
+    const isFree = ([tenantId, at]: [string, number]): boolean => at <= now && !except.includes(tenantId);
+    const taken = [...this.due].filter(isFree).slice(0, limit);
+    for (const [tenantId] of taken) this.due.delete(tenantId);
+    return taken.map(([tenantId]) => tenantId);
+  }
+
   start(): void {
-    this.loop.start();
+    this.worker.start();
   }
 
   /** Waits for what is under way. */
   stop(): Promise<void> {
-    return this.loop.stop();
+    return this.worker.stop();
   }
 
   add(...tenantIds: readonly string[]): void {
-    for (const tenantId of tenantIds) this.due.add(tenantId);
-    this.loop.wake();
+    for (const tenantId of tenantIds) this.due.set(tenantId, 0);
+    this.worker.wake();
   }
 }
 
@@ -54,8 +68,8 @@ const everyTenant = '';
 export class SigningKeys {
   private readonly database: Database;
   /** Of their own, so that no tenant with many packages keeps the rollouts of others from being paused. */
-  private readonly rollouts: TenantTurns;
-  private readonly packages: TenantTurns;
+  private readonly rollouts: DueTenants;
+  private readonly packages: DueTenants;
 
   constructor({
     database,
@@ -69,11 +83,11 @@ export class SigningKeys {
     logger: Logger;
   }) {
     this.database = database;
-    this.rollouts = new TenantTurns(logger, 'pauses of rollouts without a trusted signature', async (tenantId) => {
+    this.rollouts = new DueTenants(logger, 'pauses of rollouts without a trusted signature', async (tenantId) => {
       if (tenantId === everyTenant) this.rollouts.add(...(await database.systemRead(tenantsWithRollouts)));
       else await retriedTransactions(database)(tenantId, (tx) => membership.signingKeysChanged(tx, tenantId));
     });
-    this.packages = new TenantTurns(logger, 'judgement of signatures', async (tenantId) => {
+    this.packages = new DueTenants(logger, 'judgement of signatures', async (tenantId) => {
       await packages.judgeSignatures(tenantId);
       // A rollout that was created meanwhile found its package still available.
       this.rollouts.add(tenantId);

@@ -329,6 +329,34 @@ describe('a required signature', () => {
       expect(attempts).to.equal(2);
     });
 
+    it('looks at the rollouts of a tenant while those of another, whose rows are locked, have to wait', async () => {
+      const seen: string[] = [];
+      const { promise: released, resolve: release } = Promise.withResolvers<void>();
+      const waiting = new SigningKeys({
+        ...{ database: fixture.test.database, logger: createLogger('silent') },
+        packages: { judgeSignatures: () => Promise.resolve() },
+        membership: {
+          signingKeysChanged: async (_tx, tenantId) => {
+            seen.push(tenantId);
+            if (tenantId === 'slow') await released;
+          },
+        },
+      });
+      waiting.start();
+      try {
+        for (const tenantId of ['slow', tenant]) {
+          await eventually(async () => {
+            await fixture.rows(`SELECT pg_notify('${tenantChannel}', $1)`, tenantId);
+            return seen.includes(tenantId);
+          });
+        }
+        expect(seen.filter((tenantId) => tenantId === 'slow')).to.have.length(1);
+      } finally {
+        release();
+        await waiting.stop();
+      }
+    });
+
     it('pauses rollouts, judges packages again, and notifies the operator', async () => {
       await fixture.make(guarded, 2);
       const id = await fixture.start({
