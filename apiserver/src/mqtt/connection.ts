@@ -507,16 +507,7 @@ export class Connection {
     const payload = packet.payload as Buffer;
     const contentType = typeof properties.contentType === 'string' ? properties.contentType : '';
     const waiting: Waiting<Published> = { content: { action, payload, contentType } };
-    this.waiting.add(waiting);
-    this.running += 1;
-    this.runningBytes += bytes;
-    const over = (): void => {
-      this.waiting.delete(waiting);
-      this.running -= 1;
-      this.runningBytes -= bytes;
-      this.rouse();
-      this.pump();
-    };
+    const over = this.begin(waiting, bytes);
     this.process(waiting, accepted, bytes).then(
       (outcome) => {
         try {
@@ -532,6 +523,20 @@ export class Connection {
         over();
       },
     );
+  }
+
+  /** Counts what waits, and returns the function that must be called when it is over. */
+  private begin(waiting: Waiting<unknown>, bytes: number): () => void {
+    this.waiting.add(waiting);
+    this.running += 1;
+    this.runningBytes += bytes;
+    return () => {
+      this.waiting.delete(waiting);
+      this.running -= 1;
+      this.runningBytes -= bytes;
+      this.rouse();
+      this.pump();
+    };
   }
 
   /** Telemetry is processed at once, so that many messages share a commit; everything else in order. */
@@ -636,19 +641,11 @@ export class Connection {
 
   private changeSubscriptions(change: () => Promise<void>, bytes: number): void {
     const waiting: Waiting<() => Promise<void>> = { content: change };
-    this.waiting.add(waiting);
-    this.running += 1;
-    this.runningBytes += bytes;
+    const over = this.begin(waiting, bytes);
     this.tail = this.tail
       .then(() => (this.state === 'open' ? waiting.content?.() : undefined))
       .catch(() => this.close(reasons.serverBusy, true))
-      .finally(() => {
-        this.waiting.delete(waiting);
-        this.running -= 1;
-        this.runningBytes -= bytes;
-        this.rouse();
-        this.pump();
-      });
+      .finally(over);
   }
 
   // Commands to the device
@@ -801,7 +798,8 @@ export class Connection {
    * device goes offline although its will is a sign of life. A newer connection of the device ends the stream before, and
    * cancels the will.
    */
-  private publishWill({ delaySeconds, ...will }: Will, { publisher, device }: Accepted): void {
+  private publishWill({ delaySeconds, ...will }: Will, accepted: Accepted): void {
+    const { publisher, device } = accepted;
     const { signal } = this.controller;
     device!.stream.want({ own: 'none', children: [] });
     let isPublished = false;
@@ -809,10 +807,17 @@ export class Connection {
       // Too many others may wait while this one is being published.
       if (signal.aborted || isPublished) return;
       isPublished = true;
-      this.parts.calls
-        .take(will, publisher)
+      const waiting: Waiting<Published> = { content: will };
+      const bytes = will.payload.length;
+      const over = this.begin(waiting, bytes);
+      // After what the device has sent before, and in turns like that: the connections of many devices may end at once.
+      this.process(waiting, accepted, bytes)
         .catch((error: unknown) => this.parts.logger.debug({ err: error }, 'a will could not be published'))
-        .finally(() => this.controller.abort());
+        .finally(() => {
+          over();
+          this.controller.abort();
+        });
+      this.count();
     };
     if (delaySeconds === 0) return publish();
     const timer = setTimeout(publish, delaySeconds * 1000);

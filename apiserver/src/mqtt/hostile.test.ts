@@ -226,6 +226,24 @@ describe('MQTT and hostile clients', () => {
     });
   });
 
+  it('publishes a will after what the device has sent before, and in turns like that', async () => {
+    const raw = await new RawClient(link.process.ports.mqttPort).opened();
+    const will = { topic: 'kellet/v1/attributes', payload: Buffer.from('{"text":"will"}'), qos: 1, retain: false };
+    raw.send(connectPacket(device, 4, { will }));
+    await raw.packet();
+    await whileAttributesWait(async () => {
+      for (const text of ['1', '2', '3', '4', '5']) raw.write(attributes(text));
+      raw.socket.end();
+      await raw.closed();
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    });
+    const stored = () =>
+      link.operate<{ client: { text?: { value: string } } }>('GET', `devices/${device.deviceId}/attributes`);
+    await eventually(async () => (await stored()).client.text?.value === 'will');
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    expect((await stored()).client.text?.value).to.equal('will');
+  });
+
   it('limits the memory of filters that wait, each of which takes much more than its bytes', async function () {
     this.timeout(120_000);
     const clients = await connected(await manyDevices(20));
