@@ -1,5 +1,6 @@
 // Runs kellet-verify bundles on files of many bundles.
 import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -160,6 +161,11 @@ describe('kellet-verify bundles', function () {
     const forged = await files(frame(both), frame(`${refuted}\n`));
     expect(forged.stdout).to.match(/^FAIL line 3 [0-9a-f]{64} refuted/);
     expect(forged.code).to.equal(1);
+    // In many pieces.
+    const long = Array.from({ length: 60 }, () => `${randomBytes(30_000).toString('base64')}\n`).join('');
+    const { stderr: silent, stdout: counted } = await files(frame(long), frame(second));
+    expect(silent).to.equal('');
+    expect(counted).to.contain('61: 1 proven, 0 mined, 0 refuted, 60 malformed');
     for (const more of [Buffer.from(`${refuted}\n`), Buffer.from([0]), frame(both).subarray(0, -5)]) {
       const { code, stdout, stderr } = await files(frame(both), more);
       expect(stdout).to.match(/\nmalformed\n {2}bundles {5}[23]: [23] proven/);

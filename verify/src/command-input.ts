@@ -155,10 +155,13 @@ async function* decompressedFrames(begin: Buffer, parts: AsyncIterator<Buffer>):
   }
   for (let rest = begin; rest.length > 0;) {
     const output = createZstdDecompress();
+    let taken: () => void;
+    output.once('close', () => taken());
     const feed = async (): Promise<void> => {
       for (let before = 0; ; before = output.bytesWritten) {
         await new Promise<void>((resolve) => {
-          output.once('close', resolve).write(rest, () => resolve());
+          taken = resolve;
+          output.write(rest, taken);
         });
         rest = rest.subarray(output.bytesWritten - before);
         // Another decompressor takes the rest.
