@@ -107,6 +107,12 @@ describe('an audit log', () => {
     it(`is malformed with ${name}`, () => expect(verdictOf(lines).verdict).to.equal('malformed'));
   }
 
+  it('has no page that looks like an event, which would not be verified', () => {
+    const added = { ...five, sequence: 6, audit_events: [] };
+    expect(verdictOf([...events, added], [head(5)])).to.include({ verdict: 'malformed' });
+    expect(verdictOf([{ audit_events: events, next_page_token: '' }], [head(5)])).to.include({ verdict: 'chained' });
+  });
+
   it('is covered by an anchored hash', () => {
     expect(verdictOf(events, [head(3)])).to.deep.equal({ ...whole, anchored: 3, tenant_id: 'acme' });
     expect(verdictOf(events, [head(2), head(5)])).to.deep.equal({ ...whole, anchored: 5, tenant_id: 'acme' });

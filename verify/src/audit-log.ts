@@ -157,6 +157,10 @@ export function anchoredHeadOf({
 function eventsOf(value: unknown): Record<string, unknown>[] {
   if (!isObject(value)) throw new MalformedError('not an object');
   if (!('audit_events' in value)) return [value];
+  // Else what looks like an event could be added, and not be verified.
+  const other = Object.keys(value).find((name) => name !== 'audit_events' && name !== 'next_page_token');
+  if (other !== undefined)
+    throw new MalformedError(`a page of events must not have the field ${JSON.stringify(other)}`);
   const events: unknown = value['audit_events'];
   if (!Array.isArray(events) || !events.every(isObject))
     throw new MalformedError('audit_events is not a list of events');

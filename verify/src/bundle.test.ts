@@ -279,6 +279,7 @@ describe('bundle: documents', () => {
     { tenant_id: 'other' },
     { merkle_path: [] },
     { txid: null },
+    { canonical_hash_inputs: { payload: '{}' } },
   ]) {
     it(`refutes a response that says ${JSON.stringify(change)} beside its bundle`, () => {
       const verdict = verifyBundle({ ...response, ...change }, { pins: pinsOf(bundle) });

@@ -1,5 +1,6 @@
 // Runs kellet-verify bundles on files of many bundles.
 import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -144,6 +145,35 @@ describe('kellet-verify bundles', function () {
     expect(code).to.equal(1);
   });
 
+  it('verifies all that other programs decompress: every frame, and nothing else may follow', async () => {
+    const frame = (text: string) => zstdCompressSync(Buffer.from(text));
+    const files = (...parts: Uint8Array[]) => run(['-', ...ownPins], Buffer.concat(parts));
+    const [first, second] = [`${JSON.stringify(one)}\n`, `${JSON.stringify(other)}\n`];
+    const proven = {
+      code: 0,
+      stderr: '',
+      stdout: '\nproven\n  bundles     2: 2 proven, 0 mined, 0 refuted, 0 malformed\n',
+    };
+    expect(await files(frame(first), frame(second))).to.deep.equal(proven);
+    expect(await files(frame(first), frame(''), frame(second.slice(0, 99)), frame(second.slice(99)))).to.deep.equal(
+      proven,
+    );
+    const forged = await files(frame(both), frame(`${refuted}\n`));
+    expect(forged.stdout).to.match(/^FAIL line 3 [0-9a-f]{64} refuted/);
+    expect(forged.code).to.equal(1);
+    // In many pieces.
+    const long = Array.from({ length: 60 }, () => `${randomBytes(30_000).toString('base64')}\n`).join('');
+    const { stderr: silent, stdout: counted } = await files(frame(long), frame(second));
+    expect(silent).to.equal('');
+    expect(counted).to.contain('61: 1 proven, 0 mined, 0 refuted, 60 malformed');
+    for (const more of [Buffer.from(`${refuted}\n`), Buffer.from([0]), frame(both).subarray(0, -5)]) {
+      const { code, stdout, stderr } = await files(frame(both), more);
+      expect(stdout).to.match(/\nmalformed\n {2}bundles {5}[23]: [23] proven/);
+      expect(stderr).to.match(/^kellet-verify: -: /);
+      expect(code).to.equal(2);
+    }
+  });
+
   it('reads on after a line that is too long, in bounded memory, and reports what was read before damage', async () => {
     const long = `"${'a'.repeat(17 * 1024 * 1024)}"\n`;
     // 1 GiB of one line after decompression, in frames, so that this process, whose memory counts, never has it.
@@ -157,7 +187,7 @@ describe('kellet-verify bundles', function () {
     const peak = 'process.on("exit", () => process.stderr.write(`${process.resourceUsage().maxRSS}`))';
     const bombed = await run(['-'], bomb, ['--import', `data:text/javascript,${encodeURIComponent(peak)}`]);
     expect(bombed.stdout).to.match(/^FAIL line 1 malformed: longer than/);
-    expect(Number(bombed.stderr), 'KiB at the peak').to.be.within(20_000, 600_000);
+    expect(Number(bombed.stderr.split('\n').at(-1)), 'KiB at the peak').to.be.within(20_000, 600_000);
     const many = Buffer.from(`${refuted}\n`.repeat(2000));
     const cut = zstdCompressSync(many).subarray(0, -20);
     const damaged = await run([file('cut.zst', cut), ...ownPins]);

@@ -113,12 +113,12 @@ async function verifyBundles(args: string[]): Promise<number> {
     if (!(error instanceof CommandError)) throw error;
     failure = error;
   }
-  const verdict = verifier.finish();
+  const read = verifier.finish();
+  // What was read up to there may be refuted nevertheless.
+  const verdict = failure && read.verdict !== 'refuted' ? { ...read, verdict: 'malformed' as const } : read;
   const why = note();
   const document = why === undefined ? verdict : { ...verdict, note: why };
   await print(sources.json ? `${JSON.stringify(document)}\n` : formatBundlesVerdict(verdict, why));
-  // What was read up to there may be refuted nevertheless.
-  if (failure && verdict.verdict !== 'refuted') throw failure;
   if (failure) complain(failure.message);
   return EXIT[verdict.verdict];
 }

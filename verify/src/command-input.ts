@@ -1,6 +1,5 @@
 // Reads the command's files with limits, so that no input, not even an endless one, exhausts memory.
 import { createReadStream } from 'node:fs';
-import { Readable } from 'node:stream';
 // As a whole: an older Node has no zstd.
 import zlib from 'node:zlib';
 import { MalformedError, messageOf } from './errors.ts';
@@ -135,11 +134,18 @@ async function* decompressed(input: AsyncIterable<Buffer>): AsyncGenerator<Buffe
     if (next.done === true) break;
     begin = Buffer.concat([begin, next.value]);
   }
-  const all = (async function* () {
+  if (begin.subarray(0, zstdMagic.length).equals(zstdMagic)) yield* decompressedFrames(begin, parts);
+  else {
     yield begin;
     yield* { [Symbol.asyncIterator]: () => parts };
-  })();
-  if (!begin.subarray(0, zstdMagic.length).equals(zstdMagic)) return yield* all;
+  }
+}
+
+/**
+ * Decompresses all frames of a stream, as other programs do: Node's decompressor ignores what follows a frame, unless that ends with
+ * a piece.
+ */
+async function* decompressedFrames(begin: Buffer, parts: AsyncIterator<Buffer>): AsyncGenerator<Buffer> {
   // Not in every Node that runs this.
   const { createZstdDecompress } = zlib as Partial<typeof zlib>;
   if (createZstdDecompress === undefined) {
@@ -147,10 +153,31 @@ async function* decompressed(input: AsyncIterable<Buffer>): AsyncGenerator<Buffe
       'this Node has no zstd: decompress the file, as with zstd -dc FILE | kellet-verify bundles -',
     );
   }
-  const source = Readable.from(all);
-  const output = createZstdDecompress();
-  source.on('error', (error) => output.destroy(error));
-  yield* source.pipe(output) as AsyncIterable<Buffer>;
+  for (let rest = begin; rest.length > 0;) {
+    const output = createZstdDecompress();
+    let taken: () => void;
+    output.once('close', () => taken());
+    const feed = async (): Promise<void> => {
+      for (let before = 0; ; before = output.bytesWritten) {
+        await new Promise<void>((resolve) => {
+          taken = resolve;
+          output.write(rest, taken);
+        });
+        rest = rest.subarray(output.bytesWritten - before);
+        // Another decompressor takes the rest.
+        if (rest.length > 0 || output.destroyed) return;
+        const next = await parts.next();
+        if (next.done === true) {
+          output.end();
+          return;
+        }
+        rest = next.value;
+      }
+    };
+    const fed = feed().catch((error: Error) => void output.destroy(error));
+    yield* output as AsyncIterable<Buffer>;
+    await fed;
+  }
 }
 
 /**

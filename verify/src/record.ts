@@ -5,7 +5,8 @@ import { RefutedError } from './errors.ts';
 import type { Statement } from './verdict.ts';
 
 /**
- * Checks the fields of a response that its bundle determines. Others, such as confirmed_at, cannot be verified.
+ * Checks the fields of a response that its bundle determines, its own among them, whose values could be taken for proven ones.
+ * Others, such as confirmed_at, cannot be verified.
  * @throws {RefutedError} naming the field that differs
  */
 export function checkRecord(
@@ -14,6 +15,7 @@ export function checkRecord(
   statement: Statement,
 ): void {
   const settled: Record<string, unknown> = {
+    ...bundle,
     tenant_id: statement.tenant_id,
     device_id: statement.device_id,
     data_hash: statement.data_hash,
@@ -22,11 +24,9 @@ export function checkRecord(
     leaf_index: statement.leaf_index,
     count: statement.count,
     merkle_root: statement.merkle_root,
-    merkle_path: bundle.merkle_path,
     txid: statement.txid,
     block_height: statement.block_height,
     block_hash: statement.block_hash,
-    beef_hex: bundle.beef_hex,
   };
   for (const [field, proven] of Object.entries(settled)) {
     if (!Object.hasOwn(record, field)) continue;

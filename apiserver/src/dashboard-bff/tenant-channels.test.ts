@@ -52,6 +52,15 @@ describe('subscriptions to what the whole tenant shows', () => {
     }
   });
 
+  it('are refused, as to events, to callers who read points, devices or alarms of a part of the tenant', async () => {
+    for (const scope of ['telemetry:read', 'devices:read', 'alarms:read', 'events:read']) {
+      const { subject } = channels();
+      const limitedGrants = [{ scopes: [scope], deviceGroupIds: ['g'] }];
+      expect(subject.check({ ...without(scope), limitedGrants })).to.equal(undefined);
+      expect((await refusal(subject.watchEvents())).code, scope).to.equal('PERMISSION_DENIED');
+    }
+  });
+
   it('show no events of the audit log to callers who lose a scope while they are made', async () => {
     const { subject, shown, emit, make } = channels();
     const watching = subject.watchEvents();

@@ -4,7 +4,7 @@ import { invalidArgument, KelletError, permissionDenied } from '../platform/erro
 import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
-import { seesPart } from '../platform/visibility.ts';
+import { seesPart, toldByEvents } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
 import type { Feed } from './point-feed.ts';
 import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
@@ -14,6 +14,9 @@ export const maximumRollouts = 100;
 
 /** The scope that each channel needs. */
 const scopes = { rollouts: 'ota:read', events: 'events:read' } as const;
+
+/** The scopes to read what each channel shows. */
+const shown = { rollouts: ['telemetry:read', scopes.rollouts], events: toldByEvents } as const;
 
 /** Dependencies. */
 export interface TenantChannelParts {
@@ -138,7 +141,7 @@ export class TenantChannels {
 /** Returns why a caller may not use a channel, or undefined. */
 function refusalOf(caller: Caller, channel: keyof typeof scopes): string | undefined {
   const scope = scopes[channel];
-  if (seesPart(caller, ['telemetry:read', scope]))
+  if (seesPart(caller, shown[channel]))
     return `${channel} is not available to users who are limited to a customer or to device groups`;
   return caller.scopes.has(scope) ? undefined : `the scope ${scope} is required`;
 }

@@ -44,6 +44,9 @@ export const isLimited = ({ customerId, deviceGroupIds }: Visibility): boolean =
 export const seesPart = (caller: Caller, scopes: readonly string[]): boolean =>
   scopes.some((scope) => isLimited(visibilityOf(caller, scope)));
 
+/** What events tell of all devices: who reads some of it of a part of them only is shown none. */
+export const toldByEvents = ['devices:read', 'telemetry:read', 'alarms:read', 'events:read'] as const;
+
 /** Returns those of a device's groups that a caller may know: none for users of customers, who share groups. */
 export function visibleGroups(groupIds: readonly string[], { customerId, deviceGroupIds }: Visibility): string[] {
   if (customerId !== null) return [];

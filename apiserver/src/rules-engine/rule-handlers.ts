@@ -104,6 +104,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
       if (enabled) checkRights(before.actions, context);
       return toRule(
         before.enabled === enabled ? before : await updateRule(tx, tenantId, before, { ...before, enabled }),
+        context.caller,
       );
     });
 
@@ -118,22 +119,22 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
         await checkReferences(tx, tenantId, definition);
         const inserted = await insertRule(tx, tenantId, newId(), definition);
         await refuseLosses(tx, context.caller);
-        return toRule(inserted);
+        return toRule(inserted, context.caller);
       });
     },
 
-    getRule: async (request, { tenantId }) => {
+    getRule: async (request, { tenantId, caller }) => {
       const ruleId = idField('rule', request.ruleId);
-      return toRule(await database.read(tenantId, (tx) => getRule(tx, tenantId, ruleId)));
+      return toRule(await database.read(tenantId, (tx) => getRule(tx, tenantId, ruleId)), caller);
     },
 
-    listRules: async (request, { tenantId }) => {
+    listRules: async (request, { tenantId, caller }) => {
       const { items, nextPageToken } = await listSized({ database, paging }, request, {
         scope: [tenantId, 'rules', request.enabled],
         smallPage,
         cursorOf: (row: RuleRow) => row.rule_id,
         read: (tx, after, room) => listRules(tx, tenantId, request.enabled, after, room),
-        toItem: toRule,
+        toItem: (row) => toRule(row, caller),
       });
       return { rules: items, nextPageToken };
     },
@@ -146,7 +147,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
         await raiseRevision(tx, tenantId);
         await refuseLosses(tx, context.caller);
         const before = await getRule(tx, tenantId, ruleId);
-        if (fields.size === 0) return toRule(before);
+        if (fields.size === 0) return toRule(before, context.caller);
         const actions = fields.has('actions')
           ? toActions(request.actions, { tenantId, guard, secrets, before: before.actions })
           : before.actions;
@@ -155,7 +156,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
         if (!onlyDisables) checkRights(actions, context);
         const definition = await inTurn(tenantId, () => toDefinition(merged(before, request, fields), actions));
         await checkReferences(tx, tenantId, definition);
-        return toRule(await updateRule(tx, tenantId, before, definition));
+        return toRule(await updateRule(tx, tenantId, before, definition), context.caller);
       });
     },
 

@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { Alarm_Severity, Alarm_Status, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
+import { type Rule_Action, RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { expect } from 'chai';
 import { newId } from '../platform/ids.ts';
 import { eventually } from '../platform/testing/eventually.ts';
@@ -225,6 +225,22 @@ describe('rules', () => {
         updateMask: { paths: ['actions'] },
       });
       expect(await stored()).to.deep.equal([before]);
+    });
+
+    it('show the URL of a webhook to those who write rules, and where it leads to those who read them', async () => {
+      const url = 'http://127.0.0.1:9/services/T0/secret?token=1';
+      const { ruleId } = await rules.makeRule({ actions: [{ action: { case: 'webhook', value: { url } } }] });
+      const urlsOf = ({ actions }: { actions: readonly Rule_Action[] }): unknown[] =>
+        actions.map(({ action }) => action.case === 'webhook' && action.value.url);
+      for (const [scopes, shown] of [
+        [['rules:read'], 'http://127.0.0.1:9'],
+        [['rules:read', 'rules:write'], url],
+      ] as const) {
+        const one = await rules.rules(method.getRule, { ruleId }, 'acme', [...scopes]);
+        const list = await rules.rules(method.listRules, { pageSize: 100 }, 'acme', [...scopes]);
+        const listed = list.rules.find((rule) => rule.ruleId === ruleId)!;
+        expect([urlsOf(one), urlsOf(listed)]).to.deep.equal([[shown], [shown]]);
+      }
     });
 
     it('can be validated and tried', async () => {

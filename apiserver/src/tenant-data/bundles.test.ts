@@ -244,6 +244,28 @@ describe('the bundles of a tenant', function () {
     }
   });
 
+  it('are read of few more points than there is memory for, so that large values are not read again and again', async () => {
+    const { database } = anchoring.platform;
+    let rows = 0;
+    const counting = Object.assign(Object.create(database) as Database, {
+      maintenance: <T>(work: (tx: Transaction) => Promise<T>): Promise<T> =>
+        database.maintenance((tx) =>
+          work(
+            Object.assign(Object.create(tx) as Transaction, {
+              query: async (text: string, values?: unknown[]) => {
+                const result = await tx.query(text, values);
+                if (text.startsWith('FETCH')) rows += result.rows.length;
+                return result;
+              },
+            }),
+          ),
+        ),
+    });
+    const { counts } = await bundlesOf({ bytes: 1 }, counting);
+    expect(counts.written).to.equal(55);
+    expect(rows, 'rows that were read').to.be.within(48, 200);
+  });
+
   it('leave out a point whose values were changed, and count it', async () => {
     const [hot] = batches;
     const change = (from: string, to: string) =>

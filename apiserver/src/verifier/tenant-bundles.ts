@@ -15,8 +15,9 @@ import { batchesAtOnce, findProvenBatches, pagesOfBatches } from './proof-store.
 /** Headers of a bundle, where verify/hash gives up to 144: so many depths are shown, and a bundle takes a few kilobytes. */
 const headersOfBundle = 6;
 
-/** Leaves whose points are looked up at once. */
+/** Leaves whose points are looked up at once, and at first: the values of all are read, also of those for which there is no memory. */
 const leavesAtOnce = 50_000;
+const leavesAtFirst = 1000;
 
 /** How long a reorganisation may take, and how often to look whether it is over. */
 const reorganisationMilliseconds = 600_000;
@@ -58,16 +59,22 @@ export class TenantBundles {
   private readonly parts: TenantBundlesParts;
   private readonly tenantId: string;
   readonly counts = { written: 0, pending: 0, expired: 0, damaged: 0 };
+  /** Leaves whose points are looked up next: as many as there was memory for, or more. */
+  private leaves: number;
 
   constructor(parts: TenantBundlesParts, tenantId: string) {
     this.parts = parts;
     this.tenantId = tenantId;
+    this.leaves = Math.min(leavesAtFirst, this.mostLeaves);
+  }
+
+  private get mostLeaves(): number {
+    return this.parts.most?.leaves ?? leavesAtOnce;
   }
 
   /** Does it once. Throws UnreadableFileError or ReorganisationError. */
   async run(): Promise<BundleCounts> {
-    const { database, most } = this.parts;
-    const leaves = most?.leaves ?? leavesAtOnce;
+    const { database } = this.parts;
     let spans: LeafSpan[] = [];
     for await (const page of pagesOfBatches(database, this.tenantId)) {
       const open = page.filter(({ sealedAt }) => sealedAt === null);
@@ -77,17 +84,18 @@ export class TenantBundles {
         if (sealedAt && isProven) spans.push({ ...batch, sealedAt, first: 0, end });
         else this.counts.pending += end;
       }
-      while (leavesIn(spans) >= leaves) spans = await this.writeSome(spans, leaves);
+      while (leavesIn(spans) >= this.leaves) spans = await this.writeSome(spans);
     }
-    while (spans.length > 0) spans = await this.writeSome(spans, leaves);
+    while (spans.length > 0) spans = await this.writeSome(spans);
     return this.counts;
   }
 
   /** Writes the bundles of some leaves, the first ones, and returns the others. */
-  private async writeSome(spans: readonly LeafSpan[], leaves: number): Promise<LeafSpan[]> {
+  private async writeSome(spans: readonly LeafSpan[]): Promise<LeafSpan[]> {
     const { most } = this.parts;
-    const [wanted] = splitSpans(spans, leaves);
+    const [wanted] = splitSpans(spans, this.leaves);
     const points = await pointsOfLeaves(this.parts, this.tenantId, wanted, most?.bytes);
+    this.leaves = points.length < leavesIn(wanted) ? points.length : Math.min(2 * this.leaves, this.mostLeaves);
     const [done, rest] = splitSpans(spans, points.length);
     let first = 0;
     const withPoints: { span: LeafSpan; points: readonly (BatchPoint | undefined)[] }[] = [];

@@ -19,7 +19,7 @@ import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { idField, textField, updatedFields } from '../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
-import { seesPart } from '../platform/visibility.ts';
+import { seesPart, toldByEvents } from '../platform/visibility.ts';
 import { urlProblems } from './sending/webhook-call.ts';
 import { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
@@ -165,15 +165,12 @@ async function checkMayChange(
   checkMayReceive(caller, [...before.events, ...after.events, ...(isKept ? [auditEventType] : [])]);
 }
 
-/** What events tell of all devices. */
-const told = ['devices:read', 'telemetry:read', 'alarms:read', 'events:read'] as const;
-
 /**
  * Throws PERMISSION_DENIED if the caller is limited to some devices, since events are about all of them, or if the events include
  * those of the audit log, which it may not read.
  */
 function checkMayReceive(caller: Caller, events: readonly string[]): void {
-  if (seesPart(caller, told)) {
+  if (seesPart(caller, toldByEvents)) {
     throw permissionDenied('webhooks are not available to users who are limited to device groups');
   }
   if (holdsEveryScope(caller) || !events.some((event) => event === '*' || event === auditEventType)) return;

@@ -7118,13 +7118,13 @@ export interface components {
             };
         };
         RuleWebhook: {
-            /** @description URL to which the event is sent by POST. */
+            /** @description URL to which the event is sent by POST. Callers without `rules:write` are shown its scheme and host only. */
             url: string;
             /** @description Signs the body; write-only. An update that leaves it empty keeps the secret of the same URL. */
             secret: string;
         };
         RuleWebhookInput: {
-            /** @description URL to which the event is sent by POST. */
+            /** @description URL to which the event is sent by POST. Callers without `rules:write` are shown its scheme and host only. */
             url?: string;
             /** @description Signs the body; write-only. An update that leaves it empty keeps the secret of the same URL. */
             secret?: string;

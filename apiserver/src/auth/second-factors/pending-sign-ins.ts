@@ -14,6 +14,8 @@ export interface ProviderSession {
   readonly idToken: string | null;
   /** The provider's name for it (the claim sid); null if it gave none. */
   readonly sid: string | null;
+  /** When the provider got the settings that the person was judged by, for sign-ins that wait for a second factor. */
+  readonly settingsOf?: Date;
 }
 
 /** A sign-in that waits for its second factor. */
@@ -37,8 +39,9 @@ export async function beginPending(
   const token = randomBytes(32).toString('base64url');
   await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1 AND expires_at <= $2', [owner.userId, new Date(now)]);
   await tx.query(
-    `INSERT INTO pending_sign_ins (token_hash, user_id, tenant_id, expires_at, sso_provider, sso_id_token, sso_sid)
-     VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+    `INSERT INTO pending_sign_ins (token_hash, user_id, tenant_id, expires_at, sso_provider, sso_id_token, sso_sid,
+       sso_updated_at)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
     [
       credentialHash(token),
       owner.userId,
@@ -47,16 +50,22 @@ export async function beginPending(
       atProvider?.provider ?? null,
       atProvider?.idToken ?? null,
       atProvider?.sid ?? null,
+      atProvider?.settingsOf ?? null,
     ],
   );
   return token;
 }
 
-/** Returns the sign-in of an MFA token, or undefined when there is none or it has expired. */
+/**
+ * Returns the sign-in of an MFA token, or undefined when there is none, it has expired, or the provider of its first step has been
+ * changed or deleted since.
+ */
 export async function findPending(tx: Transaction, token: string, now: number): Promise<PendingSignIn | undefined> {
   const { rows } = await tx.query<PendingSignIn>(
-    `SELECT user_id, challenge, sso_provider, sso_id_token, sso_sid FROM pending_sign_ins
-     WHERE token_hash = $1 AND expires_at > $2`,
+    `SELECT user_id, challenge, sso_provider, sso_id_token, sso_sid FROM pending_sign_ins p
+     WHERE token_hash = $1 AND expires_at > $2 AND (sso_updated_at IS NULL OR EXISTS (
+       SELECT FROM sso_providers s WHERE s.tenant_id = p.tenant_id AND s.provider = p.sso_provider
+         AND date_trunc('milliseconds', s.updated_at) = p.sso_updated_at))`,
     [credentialHash(token), new Date(now)],
   );
   return rows[0];

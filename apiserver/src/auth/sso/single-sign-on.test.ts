@@ -509,17 +509,40 @@ describe('single sign-on', () => {
   });
 
   describe('with second factors', () => {
-    it('asks a user who has one for it', async () => {
-      const [name, who] = [await provider(), person()];
+    /** Enrolls an authenticator app of a person. Returns its code, as many steps of 30 seconds from now. */
+    const enroll = async (name: string, who: string): Promise<(steps: number) => string> => {
       const first = (await signIn(name, who)).body['access_token'] as string;
       const { secret } = (await at.ask('POST', 'auth/mfa/totp', {}, first)).body as { secret: string };
       const code = (steps: number) =>
         new TOTP({ secret: Secret.fromBase32(secret) }).generate({ timestamp: at.clock.now() + steps * 30_000 });
       await at.ask('POST', 'auth/mfa/totp/confirm', { code: code(0) }, first);
+      return code;
+    };
+
+    it('asks a user who has one for it', async () => {
+      const [name, who] = [await provider(), person()];
+      const code = await enroll(name, who);
       const { body } = await signIn(name, who);
       expect(body).to.deep.include({ access_token: '', mfa_required: true, mfa_methods: ['totp', 'recovery_code'] });
       const done = await at.ask('POST', 'auth/mfa/verify', { mfa_token: body['mfa_token'], code: code(1) });
       expect(decodeJwt(done.body['access_token'] as string)).to.include({ aal: 'aal2' });
+    });
+
+    it('accepts none once the provider has been changed or deleted', async () => {
+      const change = (name: string): Promise<Result> =>
+        at.ask('PATCH', `auth/sso/providers/${name}`, { allowed_domains: ['elsewhere.test'] }, admin);
+      const remove = (name: string): Promise<Result> =>
+        at.ask('DELETE', `auth/sso/providers/${name}`, undefined, admin);
+      for (const end of [change, remove]) {
+        const [name, who] = [await provider(), person()];
+        const code = await enroll(name, who);
+        const { body } = await signIn(name, who);
+        expect((await end(name)).status).to.equal(200);
+        const late = await at.ask('POST', 'auth/mfa/verify', { mfa_token: body['mfa_token'], code: code(1) });
+        expect(late.status, JSON.stringify(late.body)).to.equal(401);
+        // A tenant has a limited number of providers.
+        if (end === change) await remove(name);
+      }
     });
 
     it('accepts the provider’s word for several factors where the tenant requires them', async () => {

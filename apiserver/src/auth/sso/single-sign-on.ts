@@ -208,7 +208,7 @@ export class SingleSignOn {
     const kept = idToken.length > maximumIdToken ? null : this.parts.secrets.seal(owner, idToken);
     const step = await secondStep.begin(user, origin, {
       aal,
-      atProvider: { provider: begun.provider, idToken: kept, sid },
+      atProvider: { provider: begun.provider, idToken: kept, sid, settingsOf: provider.updated_at },
       holds: async (tx) => !(await wasSignedOut(tx, begun, { subject: person.subject, sid, returnedAt })),
     });
     if (!step) throw refuse('the user was changed or signed out meanwhile');

@@ -10,6 +10,7 @@ import { isId } from '../../platform/ids.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
 import { freeJsonField, textField } from '../../platform/requests/fields.ts';
+import type { Caller } from '../../platform/rpc.ts';
 import { urlProblems } from '../../webhooks/sending/webhook-call.ts';
 import type { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
 import { compile, type Compiled } from '../cel/cel-expression.ts';
@@ -76,14 +77,17 @@ export const toGiven = (row: RuleRow): GivenRule => ({
   enabled: row.enabled,
 });
 
-/** Converts a row to the public message, without secrets. */
-export const toRule = (row: RuleRow): MessageInitShape<typeof RuleSchema> => ({
+/**
+ * Converts a row to the public message, without secrets. Of a webhook's URL, whose path is often one, those who do not write rules
+ * are shown where it leads.
+ */
+export const toRule = (row: RuleRow, { scopes }: Caller): MessageInitShape<typeof RuleSchema> => ({
   ruleId: row.rule_id,
   ...toGiven(row),
   actions: row.actions.map((action) => ({
     action:
       action.kind === 'webhook'
-        ? { case: 'webhook', value: { url: action.url } }
+        ? { case: 'webhook', value: { url: scopes.has('rules:write') ? action.url : new URL(action.url).origin } }
         : { case: 'rpc', value: { method: action.method, params: action.params } },
   })),
   lastError: row.last_error,

@@ -118,7 +118,7 @@ export class TestRules {
     of: M,
     request: MessageInitShape<M['input']>,
     tenantId = 'acme',
-    scopes: string[] = ['rpc:write', 'devices:read', 'telemetry:read'],
+    scopes: string[] = ['rules:write', 'rpc:write', 'devices:read', 'telemetry:read'],
     limitedGrants: readonly LimitedGrant[] = [],
   ) {
     return this.invoke(of, request, tenantId, scopes, limitedGrants);

@@ -140,8 +140,11 @@ async function segmentsUntil(database: Database, tenantId: string, until: bigint
 const readSegment = (database: Database, tenantId: string, segment: Segment, found: FoundPoints): Promise<void> =>
   inSegment(database, tenantId, segment, async (tx, points) => {
     const text = `SELECT device_id AS "deviceId", time, payload, batch_id AS "batchId", leaf_index AS "leafIndex", ${pieces.column}
-      ${points} AND batch_id = ANY($2::uuid[])`;
-    const query = { name: 'points', text, values: [tenantId, found.batchIds] };
+      ${points} AND batch_id = ANY($2::uuid[])
+        AND NOT (batch_id = $3 AND leaf_index < $4) AND NOT (batch_id = $5 AND leaf_index >= $6)`;
+    const { first, last } = found;
+    const values = [tenantId, found.batchIds, first.batchId, first.first, last.batchId, last.end];
+    const query = { name: 'points', text, values };
     for await (const rows of readCursor<PlacedPoint>(tx, query, pieces.count)) for (const row of rows) found.add(row);
   });
 
@@ -175,6 +178,9 @@ const pointBytes = 200;
 class FoundPoints {
   readonly points: (BatchPoint | undefined)[];
   readonly batchIds: readonly string[];
+  /** Of the first and the last batch some leaves only may be looked for. */
+  readonly first: LeafSpan;
+  readonly last: LeafSpan;
   private readonly places: ReadonlyMap<string, { readonly span: LeafSpan; readonly base: number }>;
   private readonly mostBytes: number;
   private bytes = 0;
@@ -190,6 +196,8 @@ class FoundPoints {
       }),
     );
     this.batchIds = [...this.places.keys()];
+    this.first = spans[0]!;
+    this.last = spans.at(-1)!;
     this.points = new Array<undefined>(leaves).fill(undefined);
     this.missing = leaves;
     this.mostBytes = bytes;

@@ -174,7 +174,7 @@ export const Rule_ActionSchema: GenMessage<Rule_Action> = /*@__PURE__*/
  */
 export type Rule_Webhook = Message<"kellet.v1.Rule.Webhook"> & {
   /**
-   * URL to which the event is sent by POST.
+   * URL to which the event is sent by POST. Callers without `rules:write` are shown its scheme and host only.
    *
    * @generated from field: string url = 1;
    */
