@@ -2,6 +2,7 @@
 import type { Transaction } from '../../platform/database/database.ts';
 import { countedLimit } from '../../platform/database/number-limits.ts';
 import { deleteBefore } from '../../platform/statements/delete-before.ts';
+import { type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { tenantExists } from '../../policies/tenant-reader.ts';
 import { userColumns, type UserRow } from '../accounts/account-store.ts';
 
@@ -53,17 +54,22 @@ export async function findProvider(
   return rows[0];
 }
 
-/** Returns the providers of a tenant after a name, in order. */
+/** Returns the providers of a tenant after a name, in order, as far as there is room for them. */
 export async function listProviders(
   tx: Transaction,
   tenantId: string,
   after: string | undefined,
-  limit: number,
-): Promise<ProviderRow[]> {
-  const { rows } = await tx.query<ProviderRow>(
-    `SELECT ${columns} FROM sso_providers WHERE tenant_id = $1 AND ($2::text IS NULL OR provider > $2)
-     ORDER BY provider LIMIT $3`,
-    [tenantId, after ?? null, limit],
+  room: Room,
+): Promise<(ProviderRow & SizedRow)[]> {
+  const { rows } = await tx.query<ProviderRow & SizedRow>(
+    sizedRows(
+      // Names of groups may be written with six times as many bytes as are stored, and there are few providers.
+      `SELECT ${columns}, octet_length(allowed_domains::text) + octet_length(role_mapping::text) AS row_bytes
+       FROM sso_providers WHERE tenant_id = $1 AND ($2::text IS NULL OR provider > $2)`,
+      'provider',
+      3,
+    ),
+    [tenantId, after ?? null, room.limit, room.bytes],
   );
   return rows;
 }
