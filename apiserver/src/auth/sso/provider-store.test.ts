@@ -17,9 +17,7 @@ describe('providers', () => {
       ...{ tenant_id: 'acme', provider: 'keycloak', issuer: 'https://sso.acme.test' },
       ...{ client_id: 'kellet', client_secret: 'sealed' },
     };
-    const roles = Object.fromEntries(
-      Array.from({ length: 256 }, (_, i) => [`${i}`.padEnd(256, 'x'), 'viewer']),
-    );
+    const roles = Object.fromEntries(Array.from({ length: 256 }, (_, i) => [`${i}`.padEnd(256, 'x'), 'viewer']));
     await test.database.tenant('acme', (tx) =>
       insertProvider(tx, { ...client, allowed_domains: ['acme.test'], role_mapping: roles }),
     );
