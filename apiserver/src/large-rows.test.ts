@@ -21,6 +21,8 @@ interface List {
   readonly rows: number;
   /** The columns of row `n` as SQL. */
   readonly columns: Readonly<Record<string, string>>;
+  /** SQL: which rows are listed, unless all of the tenant are. */
+  readonly where?: string;
   readonly order: string;
 }
 
@@ -106,6 +108,20 @@ const lists: readonly List[] = [
     },
     order: 'rule_id',
   },
+  {
+    ...{ route: 'auth/sso/providers', field: 'providers', id: 'provider', table: 'sso_providers', rows: 12 },
+    columns: { provider: `'large-' || n`, role_mapping: texts(250) },
+    order: 'provider',
+  },
+  {
+    ...{ route: 'auth/api-keys', field: 'api_keys', id: 'key_id', table: 'api_keys', rows: 600 },
+    columns: {
+      ...{ key_id: 'gen_random_uuid()', key_hash: 'sha256(n::text::bytea)', device_id: 'NULL', revoked_at: 'NULL' },
+      ip_allowlist: `to_jsonb(array_fill('2001:0db8:1111:2222:3333:4444:5555:6666/128'::text, ARRAY[100]))`,
+    },
+    where: 'device_id IS NULL AND revoked_at IS NULL',
+    order: 'key_id',
+  },
 ];
 
 describe('lists of large rows', function () {
@@ -166,7 +182,7 @@ describe('lists of large rows', function () {
     await test?.drop();
   });
 
-  for (const { route, field, id, table, order } of lists) {
+  for (const { route, field, id, table, where = 'true', order } of lists) {
     it(`ends pages of ${field} early, and none is missing`, async () => {
       const filled = route.replace('{device_id}', deviceId).replace('{rollout_id}', rolloutId);
       const path = `http://127.0.0.1:${process.ports.restPort}/api/v1/${filled}`;
@@ -187,7 +203,10 @@ describe('lists of large rows', function () {
         pages += 1;
       } while (pageToken !== '');
       const { rows } = await test.database.system((tx) =>
-        tx.query<{ id: string }>(`SELECT ${id} AS id FROM ${table} WHERE tenant_id = $1 ORDER BY ${order}`, [tenantId]),
+        tx.query<{ id: string }>(
+          `SELECT ${id} AS id FROM ${table} WHERE tenant_id = $1 AND ${where} ORDER BY ${order}`,
+          [tenantId],
+        ),
       );
       expect(ids).to.deep.equal(rows.map((row) => row.id));
       expect(pages).to.be.above(2);

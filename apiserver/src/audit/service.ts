@@ -96,12 +96,14 @@ function handlers({
       if (page.after === undefined) await chainAllOf(database, clock, tenantId);
       const list = (tx: Transaction) => listEvents(tx, tenantId, filters, page.after, page.size + 1);
       // The platform's log has no tenant to whose rows a transaction could be limited.
-      const rows = await (caller.kind === 'platform' ? database.systemRead(list) : database.read(tenantId, list));
-      const closed = paging.close(rows, page, scope, ({ cursor }) => cursor);
-      return {
-        auditEvents: closed.rows.map(({ event }) => auditEventMessage(event)),
-        nextPageToken: closed.nextPageToken,
-      };
+      return paging.inTurn(tenantId, page, async () => {
+        const rows = await (caller.kind === 'platform' ? database.systemRead(list) : database.read(tenantId, list));
+        const closed = paging.close(rows, page, scope, ({ cursor }) => cursor);
+        return {
+          auditEvents: closed.rows.map(({ event }) => auditEventMessage(event)),
+          nextPageToken: closed.nextPageToken,
+        };
+      });
     },
 
     listAuditAnchors: async (request, { tenantId }) => {

@@ -10,6 +10,7 @@ import { newId } from '../../platform/ids.ts';
 import { idField, textField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { scopeAreas } from '../../platform/scopes.ts';
+import { listSized, type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { mintKey } from '../credentials/api-key-format.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { LastUsed } from '../credentials/last-used.ts';
@@ -34,6 +35,9 @@ interface KeyRow {
 interface LockedKey extends KeyRow {
   lifetime_seconds: bigint | null;
 }
+
+/** Pages of more keys take turns: each may have 100 ranges of addresses. */
+const smallPage = 50;
 
 /** How long a rotated key may continue to work. */
 const maximumGraceSeconds = 30 * 86_400;
@@ -99,19 +103,15 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
     },
 
     listApiKeys: async (request, { tenantId }) => {
-      const scope = [tenantId, 'api-keys'];
-      const page = paging.open<string>(request, scope);
       await lastUsed.write();
-      const { rows } = await database.read(tenantId, (tx) =>
-        tx.query<KeyRow>(
-          `SELECT ${keyColumns} FROM api_keys
-           WHERE tenant_id = $1 AND device_id IS NULL AND revoked_at IS NULL AND ($2::uuid IS NULL OR key_id > $2)
-           ORDER BY key_id LIMIT $3`,
-          [tenantId, page.after ?? null, page.size + 1],
-        ),
-      );
-      const closed = paging.close(rows, page, scope, (row) => row.key_id);
-      return { apiKeys: closed.rows.map(toApiKey), nextPageToken: closed.nextPageToken };
+      const { items: apiKeys, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'api-keys'],
+        smallPage,
+        cursorOf: (row: KeyRow) => row.key_id,
+        read: (tx, after, room) => listKeys(tx, tenantId, after, room),
+        toItem: toApiKey,
+      });
+      return { apiKeys, nextPageToken };
     },
 
     deleteApiKey: async (request, { tenantId }) => {
@@ -120,6 +120,25 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
       return {};
     },
   };
+}
+
+/** Lists the keys after one, as far as there is room for them. */
+async function listKeys(
+  tx: Transaction,
+  tenantId: string,
+  after: string | undefined,
+  room: Room,
+): Promise<(KeyRow & SizedRow)[]> {
+  const { rows } = await tx.query<KeyRow & SizedRow>(
+    sizedRows(
+      `SELECT ${keyColumns}, octet_length(ip_allowlist::text) + octet_length(scopes::text) AS row_bytes FROM api_keys
+       WHERE tenant_id = $1 AND device_id IS NULL AND revoked_at IS NULL AND ($2::uuid IS NULL OR key_id > $2)`,
+      'key_id',
+      3,
+    ),
+    [tenantId, after ?? null, room.limit, room.bytes],
+  );
+  return rows;
 }
 
 /** A key to be created. */

@@ -15,7 +15,7 @@ import { revokeSessions, sessionsAtProvider } from '../sign-in/sessions.ts';
 import type { SignInEvents } from '../sign-in/sign-in-events.ts';
 import { type LoggedOut, maximumTokenAge, readLogoutClaims } from './logout-claims.ts';
 import type { OpenidProviders } from './openid-provider.ts';
-import { findIdentity, findProvider, findUsersAtProvider, insertReturn } from './provider-store.ts';
+import { findIdentity, findProviderClient, findUsersAtProvider, insertReturn } from './provider-store.ts';
 import { rememberSignOut } from './sign-outs.ts';
 
 const maximumForm = 16_384;
@@ -41,7 +41,7 @@ export async function endSessionsOf(
   textField('provider', name, { minimum: 1, maximum: 253 });
   const tenantId = textField('tenant_id', request.tenantId, { minimum: 1, maximum: 63 });
   const token = logoutToken(request.form);
-  const provider = await database.systemRead((tx) => findProvider(tx, tenantId, name));
+  const provider = await database.systemRead((tx) => findProviderClient(tx, tenantId, name));
   if (!provider) throw notFound('provider');
   const refuse = (reason: string): KelletError => {
     logger.warn({ tenant: tenantId, provider: name, reason }, 'a logout token was refused');

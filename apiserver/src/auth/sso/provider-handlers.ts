@@ -9,6 +9,7 @@ import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
+import { listSized } from '../../platform/statements/sized-rows.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { domainsField, issuerField, mappingField, nameOfIssuer, providerName } from './provider-fields.ts';
@@ -22,6 +23,9 @@ import {
   type ProviderRow,
   updateProvider,
 } from './provider-store.ts';
+
+/** Pages of more providers take turns: each may have 400 KB. */
+const smallPage = 1;
 
 const updatable = ['issuer', 'client_id', 'client_secret', 'allowed_domains', 'role_mapping'] as const;
 
@@ -71,11 +75,14 @@ export function providerHandlers(
       toProvider(await database.read(tenantId, (tx) => found(tx, tenantId, request.provider))),
 
     listSsoProviders: async (request, { tenantId }) => {
-      const scope = [tenantId, 'sso-providers'];
-      const page = paging.open<string>(request, scope);
-      const rows = await database.read(tenantId, (tx) => listProviders(tx, tenantId, page.after, page.size + 1));
-      const closed = paging.close(rows, page, scope, (row) => row.provider);
-      return { providers: closed.rows.map(toProvider), nextPageToken: closed.nextPageToken };
+      const { items: providers, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'sso-providers'],
+        smallPage,
+        cursorOf: (row: ProviderRow) => row.provider,
+        read: (tx, after, room) => listProviders(tx, tenantId, after, room),
+        toItem: toProvider,
+      });
+      return { providers, nextPageToken };
     },
 
     updateSsoProvider: async (request, { tenantId, caller }) => {

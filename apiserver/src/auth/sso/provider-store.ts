@@ -2,6 +2,7 @@
 import type { Transaction } from '../../platform/database/database.ts';
 import { countedLimit } from '../../platform/database/number-limits.ts';
 import { deleteBefore } from '../../platform/statements/delete-before.ts';
+import { type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import { tenantExists } from '../../policies/tenant-reader.ts';
 import { userColumns, type UserRow } from '../accounts/account-store.ts';
 
@@ -25,6 +26,12 @@ export const providerLimit = countedLimit('tenant', 'SELECT FROM sso_providers W
 
 const columns =
   'tenant_id, provider, issuer, client_id, client_secret, allowed_domains, role_mapping, created_at, updated_at';
+
+/** What is needed to talk to a provider. */
+export type ProviderClientRow = Pick<ProviderRow, 'tenant_id' | 'provider' | 'issuer' | 'client_id' | 'client_secret'>;
+
+/** Strangers have these read, so they do not include the roles, which may have 400 KB. */
+const clientColumns = 'tenant_id, provider, issuer, client_id, client_secret';
 
 /** What a provider consists of. */
 export type ProviderSettings = Omit<ProviderRow, 'created_at' | 'updated_at'>;
@@ -53,28 +60,46 @@ export async function findProvider(
   return rows[0];
 }
 
-/** Returns the providers of a tenant after a name, in order. */
+/** Returns the providers of a tenant after a name, in order, as far as there is room for them. */
 export async function listProviders(
   tx: Transaction,
   tenantId: string,
   after: string | undefined,
-  limit: number,
-): Promise<ProviderRow[]> {
-  const { rows } = await tx.query<ProviderRow>(
-    `SELECT ${columns} FROM sso_providers WHERE tenant_id = $1 AND ($2::text IS NULL OR provider > $2)
-     ORDER BY provider LIMIT $3`,
-    [tenantId, after ?? null, limit],
+  room: Room,
+): Promise<(ProviderRow & SizedRow)[]> {
+  const { rows } = await tx.query<ProviderRow & SizedRow>(
+    sizedRows(
+      // Names of groups may be written with six times as many bytes as are stored, and there are few providers.
+      `SELECT ${columns}, octet_length(allowed_domains::text) + octet_length(role_mapping::text) AS row_bytes
+       FROM sso_providers WHERE tenant_id = $1 AND ($2::text IS NULL OR provider > $2)`,
+      'provider',
+      3,
+    ),
+    [tenantId, after ?? null, room.limit, room.bytes],
   );
   return rows;
+}
+
+/** Returns what is needed to talk to a provider, or undefined. */
+export async function findProviderClient(
+  tx: Transaction,
+  tenantId: string,
+  provider: string,
+): Promise<ProviderClientRow | undefined> {
+  const { rows } = await tx.query<ProviderClientRow>(
+    `SELECT ${clientColumns} FROM sso_providers WHERE tenant_id = $1 AND provider = $2`,
+    [tenantId, provider],
+  );
+  return rows[0];
 }
 
 /**
  * Returns the provider with this name or that admits this e-mail domain: that of a tenant, or without one at most two, of
  * different tenants, however many each has (two mean the name is ambiguous). Needs a system transaction.
  */
-export async function findProvidersFor(tx: Transaction, named: string, tenantId: string): Promise<ProviderRow[]> {
-  const { rows } = await tx.query<ProviderRow>(
-    `SELECT DISTINCT ON (tenant_id) ${columns} FROM sso_providers p
+export async function findProvidersFor(tx: Transaction, named: string, tenantId: string): Promise<ProviderClientRow[]> {
+  const { rows } = await tx.query<ProviderClientRow>(
+    `SELECT DISTINCT ON (tenant_id) ${clientColumns} FROM sso_providers p
      WHERE (provider = $1 OR allowed_domains @> ARRAY[$1]) AND ($2 = '' OR tenant_id = $2) AND ${tenantExists('p')}
      ORDER BY tenant_id, provider LIMIT 2`,
     [named, tenantId],

@@ -44,10 +44,12 @@ import { idTokenOwner, secretOwner } from './provider-handlers.ts';
 import {
   findIdentity,
   findProvider,
+  findProviderClient,
   findProvidersFor,
   findUserByEmail,
   insertIdentity,
   insertReturn,
+  type ProviderClientRow,
   type ProviderRow,
 } from './provider-store.ts';
 import { wasSignedOut } from './sign-outs.ts';
@@ -232,7 +234,7 @@ export class SingleSignOn {
     const nowhere = { logoutUrl: '', state: '' };
     if (!atProvider) return nowhere;
     try {
-      const provider = await database.read(tenantId, (tx) => findProvider(tx, tenantId, atProvider.provider));
+      const provider = await database.read(tenantId, (tx) => findProviderClient(tx, tenantId, atProvider.provider));
       if (!provider) return nowhere;
       const idToken = secrets.open(idTokenOwner(tenantId, userId), atProvider.idToken);
       const { state } = newSecrets();
@@ -249,7 +251,7 @@ export class SingleSignOn {
     return isState(state) ? begunIn(cookies, this.parts.secrets, state, this.parts.clock.now()) : undefined;
   }
 
-  private async providerFor({ provider: named, tenantId }: StartSsoRequest): Promise<ProviderRow> {
+  private async providerFor({ provider: named, tenantId }: StartSsoRequest): Promise<ProviderClientRow> {
     textField('provider', named, { minimum: 1, maximum: 253 });
     textField('tenant_id', tenantId, { maximum: 63 });
     const rows = await this.parts.database.systemRead((tx) => findProvidersFor(tx, named.toLowerCase(), tenantId));
@@ -259,7 +261,7 @@ export class SingleSignOn {
     return first;
   }
 
-  private clientOf(provider: ProviderRow): ProviderClient {
+  private clientOf(provider: ProviderClientRow): ProviderClient {
     const owner = secretOwner(provider.tenant_id, provider.provider);
     try {
       const clientSecret = this.parts.secrets.open(owner, provider.client_secret);
@@ -271,7 +273,7 @@ export class SingleSignOn {
   }
 
   /** Runs an exchange with a provider. Its errors may contain codes and claims: only their kind is logged. */
-  private async talk<T>(provider: ProviderRow, exchange: () => Promise<T>): Promise<T> {
+  private async talk<T>(provider: ProviderClientRow, exchange: () => Promise<T>): Promise<T> {
     try {
       return await exchange();
     } catch (error) {

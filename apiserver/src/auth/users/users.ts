@@ -104,18 +104,20 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
     listUsers: async (request, { tenantId }) => {
       const scope = [tenantId, 'users'];
       const page = paging.open<string>(request, scope);
-      const { closed, groups } = await database.read(tenantId, async (tx) => {
-        const { rows } = await tx.query<UserRow>(
-          `SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND ($2::uuid IS NULL OR user_id > $2)
-           ORDER BY user_id LIMIT $3`,
-          [tenantId, page.after ?? null, page.size + 1],
-        );
-        const shown = paging.close(rows, page, scope, (row) => row.user_id);
-        const userIds = shown.rows.map((row) => row.user_id);
-        return { closed: shown, groups: await groupsOfUsers(tx, tenantId, userIds) };
-      });
-      const users = closed.rows.map((row) => toUser(row, groups.get(row.user_id)));
-      return { users, nextPageToken: closed.nextPageToken };
+      return paging.inTurn(tenantId, page, () =>
+        database.read(tenantId, async (tx) => {
+          const { rows } = await tx.query<UserRow>(
+            `SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND ($2::uuid IS NULL OR user_id > $2)
+             ORDER BY user_id LIMIT $3`,
+            [tenantId, page.after ?? null, page.size + 1],
+          );
+          const closed = paging.close(rows, page, scope, (row) => row.user_id);
+          const userIds = closed.rows.map((row) => row.user_id);
+          const groups = await groupsOfUsers(tx, tenantId, userIds);
+          const users = closed.rows.map((row) => toUser(row, groups.get(row.user_id)));
+          return { users, nextPageToken: closed.nextPageToken };
+        }),
+      );
     },
 
     updateUser: async (request, { tenantId, caller }) => {

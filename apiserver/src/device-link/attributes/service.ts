@@ -2,12 +2,15 @@
 import { fromJson, type JsonObject, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromMs, ValueSchema } from '@bufbuild/protobuf/wkt';
 import {
+  type Attributes_AttributeSchema,
   type AttributesSchema,
   DeviceLinkService,
   type UpdateAttributesRequest,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import { findDevice } from '../../device-registry/devices/devices.ts';
+import { LargeReads } from '../../platform/concurrency/large-reads.ts';
+import { Pauses } from '../../platform/concurrency/pauses.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
@@ -25,20 +28,34 @@ import {
 } from './attribute-changes.ts';
 import { type DeviceAttributes, readAttributes, writeAttributes } from './attribute-store.ts';
 
+/** Attributes of more bytes take turns: making a message of them takes up to a tenth of a second. */
+const smallBytes = 16_384;
+
 /** Creates the service. */
 export function createAttributes({ database, clock }: Pick<Platform, 'database' | 'clock'>): ServiceModule {
+  const large = new LargeReads();
+
+  /** Does something with a device's attributes, in a turn if they are large, which `work` says of those of more than so many bytes. */
+  const inTurn = async <T extends object>(tenantId: string, work: (mostBytes: number) => Promise<T | 'large'>) => {
+    const done = await work(smallBytes);
+    if (done !== 'large') return done;
+    return large.run(tenantId, Infinity, smallBytes, () => work(Infinity) as Promise<T>);
+  };
+
   const update = async (
     tx: Transaction,
     tenantId: string,
     deviceId: string,
     updates: ReadonlyMap<AttributeScope, JsonObject>,
-  ): Promise<DeviceAttributes> => {
+    mostBytes: number,
+  ): Promise<DeviceAttributes | 'large'> => {
     // The lock puts the updates of a device in order, and before or after its deletion.
     const [device, stored] = await Promise.all([
       findDevice(tx, tenantId, deviceId, 'FOR NO KEY UPDATE'),
-      readAttributes(tx, tenantId, deviceId),
+      readAttributes(tx, tenantId, deviceId, mostBytes),
     ]);
     if (!device) throw notFound('device');
+    if (stored === 'large') return stored;
     const now = clock.now();
     const written = new Map<AttributeScope, StoredAttributes>();
     const deltas = new Map<AttributeScope, AttributeDelta>();
@@ -69,18 +86,23 @@ export function createAttributes({ database, clock }: Pick<Platform, 'database' 
       getAttributes: async (request, context) => {
         const { tenantId } = context;
         const deviceId = idField('device', request.deviceId);
-        const [device, stored] = await database.read(tenantId, (tx) =>
-          Promise.all([findDevice(tx, tenantId, deviceId), readAttributes(tx, tenantId, deviceId)]),
-        );
-        if (!device) throw notFound('device');
-        return toMessage(stored, context);
+        return inTurn(tenantId, async (mostBytes) => {
+          const [device, stored] = await database.read(tenantId, (tx) =>
+            Promise.all([findDevice(tx, tenantId, deviceId), readAttributes(tx, tenantId, deviceId, mostBytes)]),
+          );
+          if (!device) throw notFound('device');
+          return stored === 'large' ? stored : toMessage(stored, context);
+        });
       },
 
       updateAttributes: async (request, context) => {
         const { tenantId } = context;
         const deviceId = idField('device', request.deviceId);
         const updates = updatesOf(request, context);
-        return toMessage(await database.tenant(tenantId, (tx) => update(tx, tenantId, deviceId, updates)), context);
+        return inTurn(tenantId, async (mostBytes) => {
+          const stored = await database.tenant(tenantId, (tx) => update(tx, tenantId, deviceId, updates, mostBytes));
+          return stored === 'large' ? stored : toMessage(stored, context);
+        });
       },
     });
   return { register };
@@ -106,18 +128,22 @@ function updatesOf(request: UpdateAttributesRequest, { caller }: CallContext): M
 }
 
 /** Converts attributes to the public message; a device does not see those of the server. */
-function toMessage(stored: DeviceAttributes, { caller }: CallContext): MessageInitShape<typeof AttributesSchema> {
+async function toMessage(
+  stored: DeviceAttributes,
+  { caller }: CallContext,
+): Promise<MessageInitShape<typeof AttributesSchema>> {
+  const pauses = new Pauses();
+  const toMap = async (attributes: StoredAttributes) => {
+    const entries: [string, MessageInitShape<typeof Attributes_AttributeSchema>][] = [];
+    for (const [name, { value, updated_at: updatedAt }] of Object.entries(attributes)) {
+      entries.push([name, { value: fromJson(ValueSchema, value), updatedAt: timestampFromMs(updatedAt) }]);
+      await pauses.next();
+    }
+    return Object.fromEntries(entries);
+  };
   return {
-    client: toMap(stored.client),
-    server: caller.kind === 'device' ? {} : toMap(stored.server),
-    shared: toMap(stored.shared),
+    client: await toMap(stored.client),
+    server: caller.kind === 'device' ? {} : await toMap(stored.server),
+    shared: await toMap(stored.shared),
   };
 }
-
-const toMap = (attributes: StoredAttributes) =>
-  Object.fromEntries(
-    Object.entries(attributes).map(([name, { value, updated_at: updatedAt }]) => [
-      name,
-      { value: fromJson(ValueSchema, value), updatedAt: timestampFromMs(updatedAt) },
-    ]),
-  );

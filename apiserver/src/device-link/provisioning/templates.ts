@@ -172,13 +172,15 @@ export function templateMethods(parts: {
       const profileId = request.profileId === '' ? undefined : idField('profile_id', request.profileId);
       const scope = [tenantId, 'templates', profileId ?? ''];
       const page = paging.open<TemplateCursor>(request, scope);
-      const found = await database.read(tenantId, async (tx) => {
-        if (profileId !== undefined && !(await findProfile(tx, tenantId, profileId))) throw notFound('profile_id');
-        return listTemplates(tx, tenantId, page.size + 1, { ...(profileId ? { profileId } : {}), after: page.after });
-      });
       const cursor = (row: TemplateRow): TemplateCursor => [row.name, row.template_id];
-      const { rows, nextPageToken } = paging.close(found, page, scope, cursor);
-      return { templates: rows.map((row) => toTemplate(row)), nextPageToken };
+      return paging.inTurn(tenantId, page, async () => {
+        const found = await database.read(tenantId, async (tx) => {
+          if (profileId !== undefined && !(await findProfile(tx, tenantId, profileId))) throw notFound('profile_id');
+          return listTemplates(tx, tenantId, page.size + 1, { ...(profileId ? { profileId } : {}), after: page.after });
+        });
+        const { rows, nextPageToken } = paging.close(found, page, scope, cursor);
+        return { templates: rows.map((row) => toTemplate(row)), nextPageToken };
+      });
     },
 
     async updateTemplate(request, context) {

@@ -57,6 +57,11 @@ export class Paging {
     return { size, after: JSON.parse(cursor.toString()) as Cursor };
   }
 
+  /** Makes a page in a turn if it has more rows than one of the default size: many small rows take long, too. */
+  inTurn<T>(tenantId: string, { size }: Page<unknown>, make: () => Promise<T>): Promise<T> {
+    return this.turns.run(tenantId, size, defaultPageSize, make);
+  }
+
   /**
    * Trims the rows that a store fetched (at most size + 1) to the page and creates the token of the next one: "" at the
    * end, also after an exactly full last page. `isCut`: the store stopped before the page was full.

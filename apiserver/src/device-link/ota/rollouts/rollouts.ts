@@ -249,7 +249,7 @@ export class Rollouts {
     }
     const scope = [tenantId, 'rollouts', filter];
     const page = this.parts.paging.open<string>(request, scope);
-    const { rows, nextPageToken, rollouts } = await this.parts.database.read(tenantId, async (tx) => {
+    const read = async (tx: Transaction) => {
       const states = await listRollouts(tx, tenantId, filter, page.after, page.size);
       // A package of the tenant without rollouts gives an empty list, any other NOT_FOUND.
       if (states.length === 0 && filter.packageId && !(await packageEverExisted(tx, tenantId, filter.packageId))) {
@@ -257,7 +257,10 @@ export class Rollouts {
       }
       const closed = this.parts.paging.close(states, page, scope, (state) => state.rolloutId);
       return { ...closed, rollouts: await toRollouts(tx, tenantId, closed.rows, new Date(this.parts.clock.now())) };
-    });
+    };
+    const { rows, nextPageToken, rollouts } = await this.parts.paging.inTurn(tenantId, page, () =>
+      this.parts.database.read(tenantId, read),
+    );
     if (rows.length === 0 && filter.profileId && !(await this.parts.profiles.get(tenantId, filter.profileId))) {
       throw notFound('target_profile_id');
     }
