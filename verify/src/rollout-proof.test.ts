@@ -254,5 +254,30 @@ describe('the proof of a rollout', () => {
       });
       expect(code).to.equal(3);
     });
+
+    it('takes memory that does not grow with what ids are in it', async () => {
+      const [page] = soundRollout({ batches: 1, perBatch: 1 }) as [RolloutProofPage];
+      const long = (n: number) => `${n}${'x'.repeat(6_000_000)}`;
+      const pages = Array.from({ length: 40 }, (_, n) => {
+        const copy = structuredClone(page);
+        const { canonical_hash_inputs: inputs } = copy.results[0]!;
+        inputs.payload = inputs.payload.replace(/("kellet.ota.result_id":")[^"]*/, `$1${long(n)}`);
+        copy.batches.push({ ...copy.batches[0]!, batch_id: long(n) });
+        return {
+          ...copy,
+          block_header_chain: n === 0 ? page.block_header_chain : [],
+          next_page_token: n < 39 ? 'x' : '',
+        };
+      });
+      writeFileSync(join(folder, 'ids.ndjson'), text(pages));
+      const { code, stdout } = await new Promise<{ code: unknown; stdout: string }>((resolve) => {
+        const args = ['--max-old-space-size=200', cli, 'ids.ndjson', '--json'];
+        execFile(process.execPath, args, { cwd: folder, maxBuffer: 1 << 28 }, (error, stdout) =>
+          resolve({ code: error?.code, stdout }),
+        );
+      });
+      expect(code).to.equal(1);
+      expect(stdout).to.contain('"reason":"40 of 40 results are refuted"');
+    });
   });
 });

@@ -62,7 +62,13 @@ type Batch = Pick<AnchoredBatch, 'anchor_mode' | 'count' | 'merkle_root' | 'bloc
 /** Maximum length of a reason in characters. */
 const MAXIMUM_REASON = 1000;
 
-const shorten = (text: string): string => (text.length > MAXIMUM_REASON ? `${text.slice(0, MAXIMUM_REASON)}…` : text);
+/** Returns the begin of a long text, as a copy: a part of a text would keep all of it in memory. */
+const shorten = (text: string): string =>
+  text.length > MAXIMUM_REASON ? `${[...text.slice(0, MAXIMUM_REASON)].join('')}…` : text;
+
+const digestOf = (text: string): string => toHex(sha256(new TextEncoder().encode(text)));
+/** Returns a short text for each id, so that ids of any length do not fill the memory. */
+const keyOf = (id: string): string => (id.length < 64 ? id : digestOf(id));
 
 /** Verifies pages in order. */
 export class RolloutVerifier {
@@ -142,7 +148,7 @@ export class RolloutVerifier {
     if (refuted > 0) return is('refuted', `${refuted} of ${results} results are refuted`);
     // Also one that holds no result, which could be taken for proven.
     const refusal = batches.find((batch) => batch.refusal !== undefined)?.refusal;
-    if (refusal !== undefined) return is('refuted', shorten(refusal));
+    if (refusal !== undefined) return is('refuted', refusal);
     let pin: Pin | undefined;
     try {
       pin = this.headers.findPin(pins, this.highest);
@@ -160,8 +166,8 @@ export class RolloutVerifier {
 
   private addBatch(given: AnchoredBatch): void {
     const { batch_id: id, anchor_mode, count, merkle_root, txid, block_height } = given;
-    const digest = toHex(sha256(new TextEncoder().encode(canonicalJson(given))));
-    const known = this.batches.get(id);
+    const digest = digestOf(canonicalJson(given));
+    const known = this.batches.get(keyOf(id));
     if (known !== undefined) {
       if (known.digest !== digest) throw new RefutedError(`batch ${id} differs from page to page`);
       return;
@@ -178,10 +184,10 @@ export class RolloutVerifier {
         throw new RefutedError(`bump_hex does not lead to the Merkle root of block ${block_height}`);
       }
     } catch (error) {
-      batch.refusal = `batch ${id}: ${reasonOf(error)}`;
+      batch.refusal = shorten(`batch ${id}: ${reasonOf(error)}`);
     }
     this.highest = Math.max(this.highest, block_height);
-    this.batches.set(id, batch);
+    this.batches.set(keyOf(id), batch);
   }
 
   private judge(page: RolloutProofPage, result: RolloutResult): ResultVerdict {
@@ -198,21 +204,23 @@ export class RolloutVerifier {
       if (inputs.tenant_id !== page.tenant_id) throw new RefutedError(`it is of tenant ${inputs.tenant_id}`);
       if (value('rollout_id') !== page.rollout_id) throw new RefutedError('it is not of this rollout');
       const resultId = value('result_id');
-      if (resultId === '' || this.seen.has(resultId)) throw new RefutedError(`result_id "${resultId}" is not unique`);
-      this.seen.add(resultId);
+      if (resultId === '' || this.seen.has(keyOf(resultId)))
+        throw new RefutedError(`result_id "${resultId}" is not unique`);
+      this.seen.add(keyOf(resultId));
       const leaf = checkLeaf(result);
       if (result.batch_id === '') {
         this.counts.pending += 1;
         return { verdict: 'pending', ...about, ...said };
       }
-      const batch = this.batches.get(result.batch_id);
+      const batch = this.batches.get(keyOf(result.batch_id));
       if (batch === undefined) throw new RefutedError(`batch ${result.batch_id} is missing`);
       if (batch.refusal !== undefined) throw new RefutedError(batch.refusal);
       checkPath({ ...result, ...batch }, leaf);
       batch.hasResults = true;
       this.counts.anchored += 1;
-      this.anchored.set(said.result, (this.anchored.get(said.result) ?? 0) + 1);
-      this.devices.add(inputs.device_id);
+      const name = shorten(said.result);
+      this.anchored.set(name, (this.anchored.get(name) ?? 0) + 1);
+      this.devices.add(keyOf(inputs.device_id));
       // Devices that were rolled back report on the package to which they returned.
       this.isOfPackage ||= said.result !== 'rolled_back' && value('package_id') === this.first!.package_id;
       return { verdict: 'anchored', ...about, ...said, block_height: batch.block_height };
