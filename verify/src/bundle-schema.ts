@@ -44,6 +44,12 @@ export const VERIFICATION_STEPS: readonly string[] = [
   'Pin: a header of the chain must be one that you trust: a checkpoint, a headers file or a header source of your own.',
 ];
 
+/** The fields of a verify/hash response. Others beside a bundle would be verified by nobody, and could be taken for proven. */
+const RESPONSE_FIELDS: ReadonlySet<string> = new Set([
+  ...Object.keys(schema.properties),
+  ...['tenant_id', 'device_id', 'batch_id', 'block_height', 'block_hash', 'confirmed_at', 'bundle'],
+]);
+
 /** A bundle, and the surrounding verify/hash response if there was one. */
 export interface BundleDocument {
   bundle: ProofBundle;
@@ -60,7 +66,11 @@ export function readBundleDocument(value: unknown): BundleDocument {
   }
   const document = value as Readonly<Record<string, unknown>>;
   if (Object.hasOwn(document, 'schema_version')) return { bundle: readBundle(document) };
-  if (Object.hasOwn(document, 'bundle')) return { bundle: readBundle(document['bundle']), record: document };
+  if (Object.hasOwn(document, 'bundle')) {
+    const other = Object.keys(document).find((name) => !RESPONSE_FIELDS.has(name));
+    if (other !== undefined) throw new MalformedError(`the response must not have the field ${JSON.stringify(other)}`);
+    return { bundle: readBundle(document['bundle']), record: document };
+  }
   const hint = Object.hasOwn(document, 'beef_hex')
     ? '; this is a proof record: request it with include_bundle=true'
     : '';

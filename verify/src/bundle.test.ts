@@ -272,6 +272,19 @@ describe('bundle: documents', () => {
     expect(readBundleDocument(response).bundle).to.deep.equal(bundle);
   });
 
+  it('accepts no response with a field that nothing would verify', () => {
+    for (const addition of [
+      { payload: '{}' },
+      { timestamp: 1 },
+      { numeric_values: { temperature: 99 } },
+      { proofs: [] },
+    ]) {
+      const { verdict, reason } = verifyBundle({ ...response, ...addition }, { pins: pinsOf(bundle) });
+      expect(verdict).to.equal('malformed');
+      expect(reason).to.contain(`the response must not have the field "${Object.keys(addition)[0]}"`);
+    }
+  });
+
   for (const change of [
     { batch_id: BATCH_ID.replace('d30', 'd31') },
     { block_height: 871_204 },

@@ -16,8 +16,10 @@ import { verifyBundleText } from './bundle.ts';
 import { PROOF_BUNDLE_SCHEMA } from './bundle-schema.ts';
 import { fromDisplayHex, fromHex, toDisplayHex, toHex } from './bytes.ts';
 import { blockHash } from './headers.ts';
+import { canonicalPayload } from './leaf-hash.ts';
 import { parseCheckpoint } from './pins.ts';
 import { sha256d } from './sha256.ts';
+import type { Verdict } from './verdict.ts';
 
 interface Run {
   code: number | null;
@@ -181,6 +183,7 @@ describe('kellet-verify with arbitrary input', function () {
     { name: 'an endless headers file', code: 2, says: /line 1 is not/, args: () => ['bundle.json', '--headers', '/dev/zero'] },
     { name: 'random bytes as headers file', code: 2, says: /line 1 is not/, args: () => ['bundle.json', '--headers', '/dev/urandom'] },
     { name: 'an empty line after the headers', code: 2, says: /line 2 is not/, args: () => ['bundle.json', '--headers', file('empty-line.txt', `${headerLine}\n`)] },
+    { name: 'two headers files, of which one would be passed over', code: 2, says: /--headers may be given once/, args: () => ['bundle.json', '--headers', 'none.txt', '--headers', 'none.txt'] },
     { name: 'a checkpoint of many digits', code: 2, says: /a checkpoint must be/, args: () => ['bundle.json', '--checkpoint', `${'9'.repeat(400)}:00`] },
     { name: 'an invalid URL as header source', code: 3, says: /unusable/, args: () => ['bundle.json', '--headers-url', 'nonsense'] },
     { name: 'an empty argument', code: 2, says: /ENOENT/, args: () => [''] },
@@ -192,6 +195,19 @@ describe('kellet-verify with arbitrary input', function () {
       expect(result.code).to.equal(code);
     });
   }
+
+  it('prints nothing that controls the terminal, as JSON neither', async () => {
+    const payload = canonicalPayload({}, { name: '\u009b2J\u202e\u2028\u{e0001}' });
+    const point = { tenantId: 'a\u009b31m', deviceId: '\u202ed', timestampSeconds: 1, payload };
+    const name = file('controls.json', JSON.stringify(soundBundle({ point })));
+    for (const format of [[], ['--json']]) {
+      const { code, stdout } = await run([name, ...format]);
+      expect(code).to.equal(3);
+      expect(stdout).not.to.match(/[^\P{Cc}\n]|[\p{Cf}\p{Zl}\p{Zp}]/u);
+      if (format.length > 0)
+        expect((JSON.parse(stdout) as Verdict).statement).to.include({ payload, device_id: '\u202ed' });
+    }
+  });
 
   it('accepts a headers file larger than memory', async () => {
     // Sparse: one header, then an endless line of zeros.

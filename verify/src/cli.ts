@@ -20,6 +20,7 @@ import {
   formatRolloutVerdict,
   formatVerdict,
   printable,
+  printableJson,
 } from './report.ts';
 import { type RolloutVerdict, RolloutVerifier } from './rollout-proof.ts';
 import { useSha256 } from './sha256.ts';
@@ -105,8 +106,7 @@ async function verifyBundles(args: string[]): Promise<number> {
     await input(path, async () => {
       for await (const line of readBundleLines(path)) {
         const verdict = 'text' in line ? await verifier.add(line.text) : verifier.addUnreadable(line.problem);
-        if (verdict.verdict !== 'proven')
-          await print(sources.json ? `${JSON.stringify(verdict)}\n` : formatBundle(verdict));
+        if (verdict.verdict !== 'proven') await print(sources.json ? printableJson(verdict) : formatBundle(verdict));
       }
     });
   } catch (error) {
@@ -118,7 +118,7 @@ async function verifyBundles(args: string[]): Promise<number> {
   const verdict = failure && read.verdict !== 'refuted' ? { ...read, verdict: 'malformed' as const } : read;
   const why = note();
   const document = why === undefined ? verdict : { ...verdict, note: why };
-  await print(sources.json ? `${JSON.stringify(document)}\n` : formatBundlesVerdict(verdict, why));
+  await print(sources.json ? printableJson(document) : formatBundlesVerdict(verdict, why));
   if (failure) complain(failure.message);
   return EXIT[verdict.verdict];
 }
@@ -176,7 +176,7 @@ async function verifyAudit(args: string[]): Promise<number> {
   // The chain is verified first: a bundle proves nothing about a broken chain.
   if (chain.verdict !== 'chained') report = chain;
   report ??= chain.anchored === undefined ? chain : { ...chain, verdict: 'proven' };
-  await print(sources.json ? `${JSON.stringify(report)}\n` : formatAuditVerdict(report));
+  await print(sources.json ? printableJson(report) : formatAuditVerdict(report));
   return EXIT[report.verdict];
 }
 
@@ -188,22 +188,28 @@ async function readWhole(path: string): Promise<string> {
 
 /** Options that name trusted blocks. */
 const pinOptions = {
-  headers: { type: 'string' },
+  // Else the last one would be used, and the others passed over.
+  headers: { type: 'string', multiple: true },
   checkpoint: { type: 'string', multiple: true },
-  'headers-url': { type: 'string' },
+  'headers-url': { type: 'string', multiple: true },
   json: { type: 'boolean' },
   help: { type: 'boolean', short: 'h' },
 } as const;
 
 /** Reads the values of {@link pinOptions}. */
 function sourcesOf(values: {
-  readonly headers?: string;
+  readonly headers?: string[];
   readonly checkpoint?: string[];
-  readonly 'headers-url'?: string;
+  readonly 'headers-url'?: string[];
   readonly json?: boolean;
 }): Sources {
   const pins = usage(() => (values.checkpoint ?? []).map(parseCheckpoint));
-  return { pins, headers: values.headers, url: values['headers-url'], json: values.json === true };
+  const once = (option: 'headers' | 'headers-url'): string | undefined => {
+    const [value, ...others] = values[option] ?? [];
+    if (others.length > 0) throw new CommandError(`--${option} may be given once`, EXIT.malformed);
+    return value;
+  };
+  return { pins, headers: once('headers'), url: once('headers-url'), json: values.json === true };
 }
 
 async function verify(args: string[]): Promise<number> {
@@ -268,7 +274,7 @@ const readPins = (file: string, isWanted: (height: number) => boolean): Promise<
 async function verifyOne(text: string, sources: Sources): Promise<number> {
   const { verdict, note } = await verdictOf(text, sources);
   const document = note === undefined ? verdict : { ...verdict, note };
-  await print(sources.json ? `${JSON.stringify(document, undefined, 2)}\n` : formatVerdict(verdict, note));
+  await print(sources.json ? printableJson(document, 2) : formatVerdict(verdict, note));
   return EXIT[verdict.verdict];
 }
 
@@ -289,9 +295,7 @@ async function verifyRollout(path: string, first: string, others: Documents, sou
   const show = async (text: string) => {
     const results = verifier.add(text);
     if (results.length === 0) return;
-    await print(
-      results.map((result) => (sources.json ? `${JSON.stringify(result)}\n` : formatResult(result))).join(''),
-    );
+    await print(results.map((result) => (sources.json ? printableJson(result) : formatResult(result))).join(''));
   };
   await show(first);
   for (let next = await nextDocument(path, others); next; next = await nextDocument(path, others)) {
@@ -301,7 +305,7 @@ async function verifyRollout(path: string, first: string, others: Documents, sou
   const note = span && (await addPins(sources, span.first, span.last));
   const verdict = verifier.finish(sources.pins);
   const document = note === undefined ? verdict : { ...verdict, note };
-  await print(sources.json ? `${JSON.stringify(document)}\n` : formatRolloutVerdict(verdict, note));
+  await print(sources.json ? printableJson(document) : formatRolloutVerdict(verdict, note));
   return EXIT[verdict.verdict];
 }
 

@@ -6,7 +6,7 @@ import type { Statement } from './verdict.ts';
 
 /**
  * Checks the fields of a response that its bundle determines, its own among them, whose values could be taken for proven ones.
- * Others, such as confirmed_at, cannot be verified.
+ * Only confirmed_at cannot be verified.
  * @throws {RefutedError} naming the field that differs
  */
 export function checkRecord(

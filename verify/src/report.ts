@@ -93,6 +93,13 @@ export function printable(line: string): string {
   return line.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (character) => `\\u{${character.codePointAt(0)!.toString(16)}}`);
 }
 
+/** Returns JSON in which such characters are escaped, too. JSON.stringify itself escapes few of them. */
+export function printableJson(value: unknown, indent?: number): string {
+  const escape = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
+  const text = JSON.stringify(value, undefined, indent);
+  return `${text.replace(/[\x7f-\x9f\p{Cf}\p{Zl}\p{Zp}]/gu, (character) => character.split('').map(escape).join(''))}\n`;
+}
+
 function formatStatement(statement: Statement): string[] {
   const rows: [string, string][] = [
     ['tenant', statement.tenant_id],

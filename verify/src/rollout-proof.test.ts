@@ -131,6 +131,26 @@ describe('the proof of a rollout', () => {
     });
   }
 
+  it('is refuted by a batch that does not hold, also one without results or on a second page', () => {
+    for (const other of [{ batch_id: 'made-up', count: 4_000_000_000 }, { raw_tx: sound[1]!.batches[0]!.raw_tx }]) {
+      const pages = changed((each) => each[1]!.batches.push({ ...each[0]!.batches[0]!, ...other }));
+      expect(verify(pages, [pin]).verdict).to.equal('refuted');
+    }
+  });
+
+  it('counts only batches with an anchored result, and results whatever they are called', () => {
+    const { verdict, batches } = verify(
+      changed((pages) => (pages[1]!.results = [])),
+      [pin],
+    );
+    expect({ verdict, batches }).to.deep.equal({ verdict: 'proven', batches: 2 });
+    const { anchored } = verify(soundRollout({ failure: '__proto__' }));
+    expect(Object.entries(anchored)).to.deep.equal([
+      ['successful', 27],
+      ['__proto__', 3],
+    ]);
+  });
+
   it('names its package only if an anchored result does', () => {
     expect(verify(sound, [pin]).package_id).to.equal(sound[0]!.package_id);
     const other = verify(
@@ -151,6 +171,7 @@ describe('the proof of a rollout', () => {
     ['without pages', () => []],
     ['with a page too many', (pages) => [...pages, pages[0]]],
     ['of several rollouts', ([first, ...rest]) => [first, ...rest.map((page) => ({ ...page, rollout_id: 'x' }))]],
+    ['of several packages', ([first, ...rest]) => [first, ...rest.map((page) => ({ ...page, package_id: 'x' }))]],
     ['with an unknown field', ([first, ...rest]) => [{ ...first, note: 1 }, ...rest]],
     ['with a page that is no object', ([first, ...rest]) => [first, 7, ...rest]],
   ];
@@ -232,6 +253,31 @@ describe('the proof of a rollout', () => {
         execFile(process.execPath, args, { cwd: folder, maxBuffer: 1 << 28 }, (error) => resolve(error?.code ?? 0));
       });
       expect(code).to.equal(3);
+    });
+
+    it('takes memory that does not grow with what ids are in it', async () => {
+      const [page] = soundRollout({ batches: 1, perBatch: 1 }) as [RolloutProofPage];
+      const long = (n: number) => `${n}${'x'.repeat(6_000_000)}`;
+      const pages = Array.from({ length: 40 }, (_, n) => {
+        const copy = structuredClone(page);
+        const { canonical_hash_inputs: inputs } = copy.results[0]!;
+        inputs.payload = inputs.payload.replace(/("kellet.ota.result_id":")[^"]*/, `$1${long(n)}`);
+        copy.batches.push({ ...copy.batches[0]!, batch_id: long(n) });
+        return {
+          ...copy,
+          block_header_chain: n === 0 ? page.block_header_chain : [],
+          next_page_token: n < 39 ? 'x' : '',
+        };
+      });
+      writeFileSync(join(folder, 'ids.ndjson'), text(pages));
+      const { code, stdout } = await new Promise<{ code: unknown; stdout: string }>((resolve) => {
+        const args = ['--max-old-space-size=200', cli, 'ids.ndjson', '--json'];
+        execFile(process.execPath, args, { cwd: folder, maxBuffer: 1 << 28 }, (error, stdout) =>
+          resolve({ code: error?.code, stdout }),
+        );
+      });
+      expect(code).to.equal(1);
+      expect(stdout).to.contain('"reason":"40 of 40 results are refuted"');
     });
   });
 });

@@ -2,13 +2,14 @@
 // say. Whether every result is there cannot be proven: a service may leave some out, but not change or invent any.
 import { bumpRootFor, parseBump } from './bump.ts';
 import { checkCommitment, checkLeaf, checkPath, checkTransactionId } from './bundle-steps.ts';
-import { equalBytes, fromDisplayHex, fromHex } from './bytes.ts';
+import { equalBytes, fromDisplayHex, fromHex, toHex } from './bytes.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { HeaderRun } from './header-run.ts';
 import { parseJsonText } from './json-text.ts';
-import { parsePayload } from './leaf-hash.ts';
+import { canonicalJson, parsePayload } from './leaf-hash.ts';
 import type { Pin } from './pins.ts';
 import { type AnchoredBatch, readRolloutPage, type RolloutProofPage, type RolloutResult } from './rollout-schema.ts';
+import { sha256 } from './sha256.ts';
 
 /** What is known about one result. Its verdict holds once a trusted block is on the chain, which only the whole proof shows. */
 export interface ResultVerdict {
@@ -41,6 +42,7 @@ export interface RolloutVerdict {
   anchored: Record<string, number>;
   /** Devices with an anchored result. */
   devices: number;
+  /** Batches with an anchored result. */
   batches: number;
   /** The blocks of the proof's chain; absent if there are none. */
   first_block?: number;
@@ -50,14 +52,23 @@ export interface RolloutVerdict {
 }
 
 /** A verified batch, or why it is refuted. */
-type Batch = Pick<AnchoredBatch, 'anchor_mode' | 'count' | 'merkle_root' | 'txid' | 'block_height'> & {
+type Batch = Pick<AnchoredBatch, 'anchor_mode' | 'count' | 'merkle_root' | 'block_height'> & {
+  /** Hash of all that the first page with it says about it. */
+  digest: string;
+  hasResults: boolean;
   refusal?: string;
 };
 
 /** Maximum length of a reason in characters. */
 const MAXIMUM_REASON = 1000;
 
-const shorten = (text: string): string => (text.length > MAXIMUM_REASON ? `${text.slice(0, MAXIMUM_REASON)}…` : text);
+/** Returns the begin of a long text, as a copy: a part of a text would keep all of it in memory. */
+const shorten = (text: string): string =>
+  text.length > MAXIMUM_REASON ? `${[...text.slice(0, MAXIMUM_REASON)].join('')}…` : text;
+
+const digestOf = (text: string): string => toHex(sha256(new TextEncoder().encode(text)));
+/** Returns a short text for each id, so that ids of any length do not fill the memory. */
+const keyOf = (id: string): string => (id.length < 64 ? id : digestOf(id));
 
 /** Verifies pages in order. */
 export class RolloutVerifier {
@@ -65,7 +76,7 @@ export class RolloutVerifier {
   private readonly seen = new Set<string>();
   private readonly devices = new Set<string>();
   private readonly counts = { results: 0, anchored: 0, pending: 0, refuted: 0 };
-  private readonly anchored: Record<string, number> = {};
+  private readonly anchored = new Map<string, number>();
   private readonly headers = new HeaderRun();
   /** Height of the latest block with a batch. */
   private highest = 0;
@@ -92,6 +103,7 @@ export class RolloutVerifier {
       if (page.tenant_id !== first.tenant_id || page.rollout_id !== first.rollout_id) {
         throw new MalformedError('the pages are of different rollouts');
       }
+      if (page.package_id !== first.package_id) throw new MalformedError('the pages are of different packages');
     } catch (error) {
       this.malformed = shorten(messageOf(error));
       return [];
@@ -111,6 +123,7 @@ export class RolloutVerifier {
   /** Returns the verdict on the proof, given the blocks that the reader trusts. To be called after the last page. */
   finish(pins: readonly Pin[]): RolloutVerdict {
     const { span } = this.headers;
+    const batches = [...this.batches.values()];
     const summary = {
       ...(this.first && {
         tenant_id: this.first.tenant_id,
@@ -118,9 +131,9 @@ export class RolloutVerifier {
         ...(this.isOfPackage && { package_id: this.first.package_id }),
       }),
       counts: { ...this.counts },
-      anchored: { ...this.anchored },
+      anchored: Object.fromEntries(this.anchored),
       devices: this.devices.size,
-      batches: this.batches.size,
+      batches: batches.filter(({ hasResults }) => hasResults).length,
       ...(span && { first_block: span.first, last_block: span.last, work: this.headers.work.toString() }),
     };
     const is = (verdict: RolloutVerdict['verdict'], reason: string): RolloutVerdict => ({
@@ -133,6 +146,9 @@ export class RolloutVerifier {
     if (this.refuted !== undefined) return is('refuted', this.refuted);
     const { results, pending, refuted } = this.counts;
     if (refuted > 0) return is('refuted', `${refuted} of ${results} results are refuted`);
+    // Also one that holds no result, which could be taken for proven.
+    const refusal = batches.find((batch) => batch.refusal !== undefined)?.refusal;
+    if (refusal !== undefined) return is('refuted', refusal);
     let pin: Pin | undefined;
     try {
       pin = this.headers.findPin(pins, this.highest);
@@ -150,17 +166,13 @@ export class RolloutVerifier {
 
   private addBatch(given: AnchoredBatch): void {
     const { batch_id: id, anchor_mode, count, merkle_root, txid, block_height } = given;
-    const known = this.batches.get(id);
+    const digest = digestOf(canonicalJson(given));
+    const known = this.batches.get(keyOf(id));
     if (known !== undefined) {
-      if (known.txid !== txid || known.block_height !== block_height || known.merkle_root !== merkle_root) {
-        throw new RefutedError(`batch ${id} differs from page to page`);
-      }
-      if (known.count !== count || known.anchor_mode !== anchor_mode) {
-        throw new RefutedError(`batch ${id} differs from page to page`);
-      }
+      if (known.digest !== digest) throw new RefutedError(`batch ${id} differs from page to page`);
       return;
     }
-    const batch: Batch = { anchor_mode, count, merkle_root, txid, block_height };
+    const batch: Batch = { anchor_mode, count, merkle_root, block_height, digest, hasResults: false };
     try {
       const commitment = checkCommitment(given, checkTransactionId(given));
       if (commitment.batchId !== id) throw new RefutedError(`the transaction commits to batch ${commitment.batchId}`);
@@ -172,10 +184,10 @@ export class RolloutVerifier {
         throw new RefutedError(`bump_hex does not lead to the Merkle root of block ${block_height}`);
       }
     } catch (error) {
-      batch.refusal = `batch ${id}: ${reasonOf(error)}`;
+      batch.refusal = shorten(`batch ${id}: ${reasonOf(error)}`);
     }
     this.highest = Math.max(this.highest, block_height);
-    this.batches.set(id, batch);
+    this.batches.set(keyOf(id), batch);
   }
 
   private judge(page: RolloutProofPage, result: RolloutResult): ResultVerdict {
@@ -192,20 +204,23 @@ export class RolloutVerifier {
       if (inputs.tenant_id !== page.tenant_id) throw new RefutedError(`it is of tenant ${inputs.tenant_id}`);
       if (value('rollout_id') !== page.rollout_id) throw new RefutedError('it is not of this rollout');
       const resultId = value('result_id');
-      if (resultId === '' || this.seen.has(resultId)) throw new RefutedError(`result_id "${resultId}" is not unique`);
-      this.seen.add(resultId);
+      if (resultId === '' || this.seen.has(keyOf(resultId)))
+        throw new RefutedError(`result_id "${resultId}" is not unique`);
+      this.seen.add(keyOf(resultId));
       const leaf = checkLeaf(result);
       if (result.batch_id === '') {
         this.counts.pending += 1;
         return { verdict: 'pending', ...about, ...said };
       }
-      const batch = this.batches.get(result.batch_id);
+      const batch = this.batches.get(keyOf(result.batch_id));
       if (batch === undefined) throw new RefutedError(`batch ${result.batch_id} is missing`);
       if (batch.refusal !== undefined) throw new RefutedError(batch.refusal);
       checkPath({ ...result, ...batch }, leaf);
+      batch.hasResults = true;
       this.counts.anchored += 1;
-      this.anchored[said.result] = (this.anchored[said.result] ?? 0) + 1;
-      this.devices.add(inputs.device_id);
+      const name = shorten(said.result);
+      this.anchored.set(name, (this.anchored.get(name) ?? 0) + 1);
+      this.devices.add(keyOf(inputs.device_id));
       // Devices that were rolled back report on the package to which they returned.
       this.isOfPackage ||= said.result !== 'rolled_back' && value('package_id') === this.first!.package_id;
       return { verdict: 'anchored', ...about, ...said, block_height: batch.block_height };

@@ -99,11 +99,11 @@ describe('vectors: chain mode', () => {
 });
 
 describe('vectors: bundle', () => {
-  const { bundle, checkpoint, mutations } = read<{
-    bundle: unknown;
+  const bundle = read<unknown>('bundle-1.0.json');
+  const { checkpoint, mutations } = read<{
     checkpoint: string;
     mutations: { name: string; path: string; value: unknown; verdict: VerdictName; step: string }[];
-  }>('bundle-1.0.json');
+  }>('bundle-changes-1.0.json');
   const pins = [parseCheckpoint(checkpoint)];
 
   it('is proven under its checkpoint', () => expect(verifyBundle(bundle, { pins }).verdict).to.equal('proven'));

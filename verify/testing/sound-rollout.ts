@@ -27,14 +27,14 @@ const uuid = (kind: number, n: number): string => `0198f3a2-7c41-7d3e-8${kind}52
 const PACKAGE_ID = uuid(7, 0);
 
 /** Returns the inputs of the leaf of the n-th result; every tenth device failed. */
-function resultInputs(n: number): LeafInputs {
+function resultInputs(n: number, failure = 'failure'): LeafInputs {
   const failed = n % 10 === 9;
   const payload = canonicalPayload(
     {},
     {
       'kellet.ota.result_id': uuid(1, n),
       'kellet.ota.rollout_id': ROLLOUT_ID,
-      'kellet.ota.result': failed ? 'failure' : 'successful',
+      'kellet.ota.result': failed ? failure : 'successful',
       'kellet.ota.package_id': PACKAGE_ID,
       'kellet.ota.package_version': '2.0.0',
       'kellet.ota.reported_version': failed ? '1.0.0' : '2.0.0',
@@ -50,14 +50,21 @@ export interface RolloutOptions {
   perBatch?: number;
   /** Results at the end that are not anchored. */
   pending?: number;
+  /** What a failure is called. */
+  failure?: string;
 }
 
 /** Returns the pages of a proof that passes every check, one per batch. The last block has one header after it. */
-export function soundRollout({ batches = 3, perBatch = 10, pending = 0 }: RolloutOptions = {}): RolloutProofPage[] {
+export function soundRollout({
+  batches = 3,
+  perBatch = 10,
+  pending = 0,
+  failure = 'failure',
+}: RolloutOptions = {}): RolloutProofPage[] {
   const pages: RolloutProofPage[] = [];
   let previous = sha256d(Uint8Array.of(1));
   for (let b = 0; b < batches; b += 1) {
-    const inputs = Array.from({ length: perBatch }, (_, i) => resultInputs(b * perBatch + i));
+    const inputs = Array.from({ length: perBatch }, (_, i) => resultInputs(b * perBatch + i, failure));
     const leaves = inputs.flatMap((each, i) => [leafHash(each), sha256d(Uint8Array.of(3, b, i))]);
     const levels = merkleLevels(leaves);
     const root = levels.at(-1)![0]!;

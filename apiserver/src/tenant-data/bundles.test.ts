@@ -303,6 +303,41 @@ describe('the bundles of a tenant', function () {
     expect(failed).to.equal('the chain is being reorganised: try again');
   });
 
+  it('state no depth below the headers that they show, although blocks arrive while these are read', async () => {
+    // The background, which would fetch them, is halted.
+    const { rows } = await query(
+      `SELECT jsonb_agg(to_jsonb(h)) AS above FROM block_headers h
+       WHERE height > (SELECT max(block_height) FROM anchor_batches WHERE tenant_id = $1)`,
+      [tenantId],
+    );
+    const above = JSON.stringify(rows[0]!['above']);
+    const blocks = `SELECT * FROM jsonb_populate_recordset(NULL::block_headers, $1::jsonb)`;
+    await query(`DELETE FROM block_headers WHERE height IN (SELECT height FROM (${blocks}))`, [above]);
+    const { database } = anchoring.platform;
+    let arrived: Promise<unknown> | undefined;
+    const arriving = Object.assign(Object.create(database) as Database, {
+      read: <T>(tenant: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
+        database.tenant(tenant, (tx) => {
+          let last: Promise<unknown> = Promise.resolve();
+          const inTurn = async (text: string, values?: unknown[]) => {
+            const result = await tx.query(text, values);
+            if (text.includes('FROM block_headers'))
+              await (arrived ??= query(`INSERT INTO block_headers ${blocks}`, [above]));
+            return result;
+          };
+          return work(
+            Object.assign(Object.create(tx) as Transaction, {
+              query: (text: string, values?: unknown[]) => (last = last.then(() => inTurn(text, values))),
+            }),
+          );
+        }),
+    });
+    const { found } = await bundlesOf({ leaves: 1 }, arriving);
+    expect(arrived, 'whether blocks arrived').not.to.equal(undefined);
+    expect(found).to.have.length(55);
+    for (const bundle of found) expect(bundle.confirmation_depth).to.be.at.least(bundle.block_header_chain.length);
+  });
+
   it('are written by the program, which records it in the audit log', async () => {
     const processes = await TestProcesses.create(anchoring.gateway.testDatabase.url);
     const file = path.join(folder, 'program.zst');

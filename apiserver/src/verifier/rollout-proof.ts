@@ -8,7 +8,7 @@ import type {
   RolloutResultSchema,
 } from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
 import { equalBytes, ROLLOUT_PROOF_SCHEMA_VERSION, toHex } from '@kellet/verify';
-import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
+import { storedBlockHashes, storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { notFound, unavailable } from '../platform/errors.ts';
 import { idField } from '../platform/requests/fields.ts';
@@ -123,11 +123,9 @@ async function headersOf(
   const blocks = new Map(headers.map((header) => [header.height, header.blockHash]));
   // A change below the last header of the previous page also changes that header's hash.
   if (before && blocks.get(before.last) !== before.lastHash) throw isReorganised();
-  const isKnown = ({ blockHeight }: ShownBatch) =>
-    before !== undefined && blockHeight >= before.first && blockHeight <= before.last;
-  if (batches.some((batch) => !isKnown(batch) && blocks.get(batch.blockHeight) !== batch.blockHash)) {
-    throw isReorganised();
-  }
+  // A proof is withdrawn some time after its block has been replaced: the headers of the pages before may be newer.
+  const stored = new Map([...(await storedBlockHashes(tx, heights)), ...blocks]);
+  if (batches.some((batch) => stored.get(batch.blockHeight) !== batch.blockHash)) throw isReorganised();
   return {
     headers: headers.filter(({ height }) => height !== before?.last),
     span: { first, last, lastHash: blocks.get(last)! },

@@ -492,6 +492,20 @@ describe('verifier', function () {
       await fetchPage(first.nextPageToken, 4);
     });
 
+    it('contains no batch whose block has been replaced, also if the pages before show that height', async () => {
+      const first = await fetchPage('', 4);
+      const [batch] = first.batches;
+      const replace = (how: string) =>
+        anchoring.platform.database.system((tx) =>
+          tx.query(`UPDATE anchor_batches SET block_hash = ${how}(block_hash) WHERE batch_id = $1`, [batch!.batchId]),
+        );
+      await replace('upper');
+      const outcome = await outcomeOf(fetchPage(first.nextPageToken, 4));
+      await replace('lower');
+      expect(outcome).to.equal('UNAVAILABLE');
+      expect((await fetchPage(first.nextPageToken, 4)).batches[0]!.batchId).to.equal(batch!.batchId);
+    });
+
     it('is of the tenant alone', async () => {
       expect(await outcomeOf(fetchPage('', 4, asAdmin('other')))).to.equal('NOT_FOUND');
       const request = create(GetRolloutProofRequestSchema, { rolloutId: newId() });

@@ -147,8 +147,9 @@ export class TenantBundles {
     for (; ; await sleep(retryMilliseconds)) {
       const batches = await database.read(this.tenantId, (tx) => findProvenBatches(tx, this.tenantId, batchIds));
       const heights = [...new Set([...batches.values()].map(({ blockHeight }) => blockHeight))];
-      const [tip, ...runs] = await database.read(this.tenantId, (tx) =>
-        Promise.all([storedTip(tx), ...heights.map((height) => storedHeaders(tx, height, headersOfBundle))]),
+      // The tip last: with one from before the headers, blocks that arrive in between would be shown beyond the stated depth.
+      const [runs, tip] = await database.read(this.tenantId, (tx) =>
+        Promise.all([Promise.all(heights.map((height) => storedHeaders(tx, height, headersOfBundle))), storedTip(tx)]),
       );
       const headersAt = new Map(heights.map((height, index) => [height, runs[index]!]));
       const onChain = [...batches.values()].flatMap((batch) => {

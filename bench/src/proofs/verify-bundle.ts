@@ -8,7 +8,7 @@ import type { Benchmark } from '../harness.ts';
 import { perCpuSecond } from './cpu-seconds.ts';
 
 const sha256 = (data: Uint8Array): Uint8Array => hash('sha256', data, 'buffer');
-const vector = join(import.meta.dirname, '../../../verify/vectors/bundle-1.0.json');
+const vectors = join(import.meta.dirname, '../../../verify/vectors');
 
 /** The benchmark. */
 export const verifyBundleSpeed: Benchmark = {
@@ -17,8 +17,9 @@ export const verifyBundleSpeed: Benchmark = {
   baseline: 'JSON.parse and its hashes',
   rounds: 9,
   prepare: async () => {
-    const { bundle, checkpoint } = JSON.parse(await readFile(vector, 'utf8')) as { bundle: object; checkpoint: string };
-    const text = JSON.stringify(bundle);
+    const read = async (name: string): Promise<unknown> => JSON.parse(await readFile(join(vectors, name), 'utf8'));
+    const text = JSON.stringify(await read('bundle-1.0.json'));
+    const { checkpoint } = (await read('bundle-changes-1.0.json')) as { checkpoint: string };
     const pins = [parseCheckpoint(checkpoint)];
     const verify = (): number => {
       const { verdict, reason } = verifyBundleText(text, { pins });

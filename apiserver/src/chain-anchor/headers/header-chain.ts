@@ -45,6 +45,15 @@ export async function storedHeaders(tx: Transaction, from: number, count: number
   return rows.map((row) => ({ height: row.height, blockHash: row.block_hash, raw: row.header }));
 }
 
+/** Returns the hashes of the stored blocks at these heights. */
+export async function storedBlockHashes(tx: Transaction, heights: readonly number[]): Promise<Map<number, string>> {
+  const { rows } = await tx.query<{ height: number; block_hash: string }>(
+    'SELECT height, block_hash FROM block_headers WHERE height = ANY($1)',
+    [heights],
+  );
+  return new Map(rows.map((row) => [row.height, row.block_hash]));
+}
+
 type CheckedHeaders = ReturnType<typeof checkHeaderChain>['headers'];
 
 /** Follows a header source. */
