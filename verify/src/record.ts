@@ -5,8 +5,8 @@ import { RefutedError } from './errors.ts';
 import type { Statement } from './verdict.ts';
 
 /**
- * Checks the fields of a response that its bundle determines, its own among them, whose values could be taken for proven ones.
- * Others, such as confirmed_at, cannot be verified.
+ * Checks the fields of a response that its bundle determines, its own among them, whose values could be taken for
+ * proven ones. Others, such as confirmed_at, cannot be verified.
  * @throws {RefutedError} naming the field that differs
  */
 export function checkRecord(

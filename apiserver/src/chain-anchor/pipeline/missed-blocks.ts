@@ -40,7 +40,7 @@ export class MissedBlocks {
    * contains no later one.
    */
   private read = new Set<string>();
-  /** How often blocks could not be read, for example because the node does not keep them: the more often, the later they come. */
+  /** How often blocks could not be read, as the node may not keep them: the more often, the later they come. */
   private readonly failures = new Map<string, number>();
 
   constructor(parts: MissedBlocksParts) {
@@ -65,7 +65,7 @@ export class MissedBlocks {
     return this.failures.get(blockHash) ?? 0;
   }
 
-  /** Returns the blocks that may hold a transaction that waits and were not read yet, the oldest first if none has failed. */
+  /** Returns the blocks that may hold a transaction that waits and were not read yet, oldest first if none failed. */
   private async unread(): Promise<StoredHeader[]> {
     const { database, afterMilliseconds } = this.parts;
     const since = await database.systemRead((tx) => oldestPending(tx, afterMilliseconds));

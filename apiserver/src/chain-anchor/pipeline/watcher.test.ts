@@ -169,7 +169,7 @@ describe('pending transactions', function () {
     expect(transactions).to.equal(2);
   });
 
-  it('are asked for once in a poll, although two attempts of a batch are said to compete, however many batches have such', async () => {
+  it('are not polled again and again because two attempts of each are said to compete', async () => {
     const count = 20;
     const pairs = Array.from({ length: count }, () => [
       randomBytes(32).toString('hex'),

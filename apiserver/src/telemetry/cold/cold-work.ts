@@ -217,8 +217,8 @@ class ColdWork {
   }
 
   /**
-   * Drops tables of cold segments, moves files to where they belong, and removes what attempts have left, and some of the files that were
-   * superseded an hour ago. Returns false if there may be more of these.
+   * Drops tables of cold segments, moves files to where they belong, and removes what attempts have left, and some of
+   * the files that were superseded an hour ago. Returns false if there may be more of these.
    */
   async tidy(): Promise<boolean> {
     const { database, store } = this.parts;
