@@ -150,8 +150,8 @@ export class Watcher {
       if (!made || made.lease === '' || made.state !== 'pending') return undefined;
       const attempts = await transactionsOfLease(tx, made.lease);
       const isLast = attempts.at(-1)!.txid === txid;
-      // If the rival is another attempt of the same lease, its own status decides. Of two that are polled, only the last has
-      // the other polled, or each would have the other polled again without end.
+      // If the rival is another attempt of the same lease, its own status decides. Of two that are polled, only the last
+      // has the other polled, or each would have the other polled again without end.
       const rivals = attempts.filter((other) => report.competingTxids.includes(other.txid));
       const asked = rivals.filter(({ txid: rival, state }) => rival !== txid && (isLast || state === 'dead'));
       if (asked.length > 0) {
