@@ -142,8 +142,8 @@ async function* decompressed(input: AsyncIterable<Buffer>): AsyncGenerator<Buffe
 }
 
 /**
- * Decompresses all frames of a stream, as other programs do: Node's decompressor ignores what follows a frame, unless that ends with
- * a piece.
+ * Decompresses all frames of a stream, as other programs do: Node's decompressor ignores what follows a frame, unless
+ * that ends with a piece.
  */
 async function* decompressedFrames(begin: Buffer, parts: AsyncIterator<Buffer>): AsyncGenerator<Buffer> {
   // Not in every Node that runs this.

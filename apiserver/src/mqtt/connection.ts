@@ -253,7 +253,7 @@ export class Connection {
     );
   }
 
-  /** Counts what the connection holds towards the memory of its tenant, also after its end what of it is still carried out. */
+  /** Counts what the connection holds towards the memory of its tenant, after its end as long as its messages wait. */
   private count(): void {
     const tenantId = this.accepted?.publisher.caller.tenantId;
     if (tenantId === undefined) return;

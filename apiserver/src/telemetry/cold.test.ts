@@ -35,7 +35,7 @@ import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { retentionStarts } from '../policies/tenant-reader.ts';
 import { runColdCommand } from './cold/cold-command.ts';
 import { ColdFiles } from './cold/cold-files.ts';
-import { type ColdWorkParts, doColdWork } from './cold/cold-work.ts';
+import { type ColdWorkParts, doColdWork, removeTenantFiles } from './cold/cold-work.ts';
 import type { Step } from './cold/file-writer.ts';
 import { pageSlots, readTurns } from './cold/slow-read.ts';
 import { readBuckets, readPoints } from './read/history.ts';
@@ -572,6 +572,33 @@ describe('cold storage', function () {
       ending.abort();
       await Promise.all(readers);
     }
+  });
+
+  it('deletes nothing of a tenant before the tables of cold segments are gone, nor keeps its process from stopping', async () => {
+    await sendDays();
+    await complete();
+    const reader = Promise.withResolvers<undefined>();
+    const isHeld = Promise.withResolvers<undefined>();
+    const reading = test.database.system(async (tx) => {
+      await tx.query('SELECT FROM telemetry_points LIMIT 1');
+      isHeld.resolve(undefined);
+      await reader.promise;
+    });
+    await isHeld.promise;
+    await work(workParts());
+    expect(await numberOf('telemetry_points')).to.be.above(0);
+    const left: number[] = [];
+    const remove = (signal?: AbortSignal) =>
+      removeTenantFiles(workParts(), 'acme', async () => void left.push(await numberOf('telemetry_points')), {
+        waiting: () => undefined,
+        ...(signal && { signal }),
+      });
+    const stopping = remove(AbortSignal.timeout(1000)).catch((error: Error) => error.name);
+    expect(await stopping).to.equal('TimeoutError');
+    const removal = remove();
+    setTimeout(() => reader.resolve(undefined), 1000);
+    await Promise.all([removal, reading]);
+    expect(left).to.deep.equal([0]);
   });
 
   it('turns new segments before it goes on merging dates', async () => {

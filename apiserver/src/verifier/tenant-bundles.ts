@@ -15,8 +15,10 @@ import { batchesAtOnce, findProvenBatches, pagesOfBatches } from './proof-store.
 /** Headers of a bundle, where verify/hash gives up to 144: so many depths are shown, and a bundle takes a few kilobytes. */
 const headersOfBundle = 6;
 
-/** Leaves whose points are looked up at once, and at first: the values of all are read, also of those for which there is no memory. */
+/** Leaves whose points are looked up at once. */
 const leavesAtOnce = 50_000;
+
+/** So many at first: the values of all are read, also of those for which there is no memory. */
 const leavesAtFirst = 1000;
 
 /** How long a reorganisation may take, and how often to look whether it is over. */

@@ -57,8 +57,8 @@ export async function beginPending(
 }
 
 /**
- * Returns the sign-in of an MFA token, or undefined when there is none, it has expired, or the provider of its first step has been
- * changed or deleted since.
+ * Returns the sign-in of an MFA token, or undefined when there is none, it has expired, or the provider of its first
+ * step has been changed or deleted since.
  */
 export async function findPending(tx: Transaction, token: string, now: number): Promise<PendingSignIn | undefined> {
   const { rows } = await tx.query<PendingSignIn>(

@@ -13,7 +13,7 @@ import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type StoredHeader, storedHeaders, storedTip } from '../headers/header-chain.ts';
 import type { NodeRpc } from '../headers/node-rpc.ts';
-import { oldestPending, pendingAmong } from '../transactions/anchor-store.ts';
+import { oldestPending, unminedAmong } from '../transactions/anchor-store.ts';
 import type { Tracker } from './tracker.ts';
 
 /** How far below the tip blocks are read: about two weeks. */
@@ -40,8 +40,8 @@ export class MissedBlocks {
    * contains no later one.
    */
   private read = new Set<string>();
-  /** Blocks that could not be read, for example because the node does not keep them: they come after the others. */
-  private readonly failed = new Set<string>();
+  /** How often blocks could not be read, as the node may not keep them: the more often, the later they come. */
+  private readonly failures = new Map<string, number>();
 
   constructor(parts: MissedBlocksParts) {
     this.parts = parts;
@@ -54,14 +54,18 @@ export class MissedBlocks {
       try {
         await this.take(block);
       } catch (error) {
-        this.failed.add(block.blockHash);
+        this.failures.set(block.blockHash, this.failuresOf(block) + 1);
         throw error;
       }
     }
     return blocks.length > blocksOfRound;
   }
 
-  /** Returns the blocks that may hold a transaction that waits and were not read yet, oldest first, but for those that failed. */
+  private failuresOf({ blockHash }: StoredHeader): number {
+    return this.failures.get(blockHash) ?? 0;
+  }
+
+  /** Returns the blocks that may hold a transaction that waits and were not read yet, oldest first if none failed. */
   private async unread(): Promise<StoredHeader[]> {
     const { database, afterMilliseconds } = this.parts;
     const since = await database.systemRead((tx) => oldestPending(tx, afterMilliseconds));
@@ -74,8 +78,7 @@ export class MissedBlocks {
     this.read = new Set(headers.flatMap(({ blockHash }) => (this.read.has(blockHash) ? [blockHash] : [])));
     const first = headers.findIndex(({ raw }) => parseHeader(raw).time >= since - timeSlackSeconds);
     const unread = first < 0 ? [] : headers.slice(first).filter(({ blockHash }) => !this.read.has(blockHash));
-    const hasFailed = ({ blockHash }: StoredHeader) => Number(this.failed.has(blockHash));
-    return unread.sort((a, b) => hasFailed(a) - hasFailed(b));
+    return unread.sort((a, b) => this.failuresOf(a) - this.failuresOf(b));
   }
 
   private async take(block: StoredHeader): Promise<void> {
@@ -83,7 +86,7 @@ export class MissedBlocks {
     const txids = await node.txidsOf(block.blockHash);
     // A node that is behind will have it later.
     if (!txids) return;
-    const ours = await database.systemRead((tx) => pendingAmong(tx, txids));
+    const ours = await database.systemRead((tx) => unminedAmong(tx, txids));
     if (ours.length > 0) {
       const tree = merkleLevels(txids.map(fromDisplayHex));
       if (equalBytes(tree.at(-1)![0]!, parseHeader(block.raw).merkleRoot)) {
@@ -102,6 +105,6 @@ export class MissedBlocks {
       }
     }
     this.read.add(block.blockHash);
-    this.failed.delete(block.blockHash);
+    this.failures.delete(block.blockHash);
   }
 }

@@ -191,8 +191,9 @@ export class Tracker {
     const others = lease === '' ? [] : await transactionsOfLease(tx, lease);
     const mined = others.find(({ state }) => state === 'mined' || state === 'final');
     if (mined) {
-      // The new blocks have another attempt, whose report came before these were known to replace the block of this one.
+      // The new blocks have another attempt, whose report came before these were known to replace this one's.
       await markDead(tx, [txid]);
+      if (purpose === 'split') await dropOutputsOf(tx, [txid]);
       if (batchId !== null) await markConfirmed(tx, batchId, mined.txid);
     } else if (lease !== '') await moveLease(tx, lease, 'spent', 'leased');
     this.logger.warn(

@@ -7,19 +7,22 @@ import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { fillTenant } from '../../tenant-data/testing/test-rows.ts';
 import { floorRate } from '../processor/fees.ts';
-import { Processor } from '../processor/processor.ts';
+import { Processor, ProcessorUnavailable } from '../processor/processor.ts';
+import type { StatusReport } from '../processor/processor-status.ts';
 import { startTestChain, type TestChain } from '../testing/test-chain.ts';
 import { claimDue } from '../transactions/anchor-store.ts';
 import { Sender } from '../transactions/sender.ts';
+import type { Submitter } from './submitter.ts';
 import { timingOf } from './timing.ts';
 import { Tracker } from './tracker.ts';
-import { Watcher } from './watcher.ts';
+import { Watcher, type WatcherParts } from './watcher.ts';
 
 describe('pending transactions', function () {
   this.timeout(60_000);
   let test: TestDatabase;
   let chain: TestChain;
   let watcher: Watcher;
+  let another: (other: Partial<WatcherParts>) => Watcher;
   let tracker: Tracker;
   /** Database transactions of the watcher and the tracker. */
   let transactions = 0;
@@ -49,10 +52,21 @@ describe('pending transactions', function () {
     tracker = new Tracker(database, undefined, logger);
     const sender = new Sender(database, processor, tracker, logger, createMetrics());
     const { stuckTimeouts } = timingOf('local');
-    watcher = new Watcher({
-      ...{ database, processor, headers: undefined, tracker, sender, submitter: undefined, wallet: undefined, logger },
-      ...{ pollIntervals, stuckTimeouts },
-    });
+    another = (other) =>
+      new Watcher({
+        ...{
+          database,
+          processor,
+          headers: undefined,
+          tracker,
+          sender,
+          submitter: undefined,
+          wallet: undefined,
+          logger,
+        },
+        ...{ pollIntervals, stuckTimeouts, ...other },
+      });
+    watcher = another({});
   });
   afterEach(() => test.database.system((tx) => tx.query('DELETE FROM chain_transactions')));
   after(async () => {
@@ -153,6 +167,35 @@ describe('pending transactions', function () {
     expect(await watcher.pollDue()).to.equal(16);
     // One that claims them, and one that finds no others.
     expect(transactions).to.equal(2);
+  });
+
+  it('are not polled again and again because two attempts of each are said to compete', async () => {
+    const count = 20;
+    const pairs = Array.from({ length: count }, () => [
+      randomBytes(32).toString('hex'),
+      randomBytes(32).toString('hex'),
+    ]);
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO chain_transactions (txid, purpose, lease, raw_tx, attempt)
+         SELECT txid, 'anchor', lease, sha256(txid::bytea), attempt
+         FROM unnest($1::text[], $2::text[], $3::int4[]) AS made (txid, lease, attempt)`,
+        [pairs.flat(), pairs.flatMap(([first]) => [first, first]), pairs.flatMap(() => [1, 2])],
+      ),
+    );
+    let asked = 0;
+    const competing = (txid: string) => pairs.find((pair) => pair.includes(txid))!.filter((other) => other !== txid);
+    const processor = {
+      status: async (txid: string): Promise<StatusReport> => {
+        asked += 1;
+        if (asked > 10 * count) throw new ProcessorUnavailable('asked too often');
+        const nothing = { blockHash: '', blockHeight: 0, merklePath: '', extraInfo: '' };
+        return { txid, status: 'DOUBLE_SPEND_ATTEMPTED', ...nothing, competingTxids: competing(txid) };
+      },
+    } as unknown as Processor;
+    await another({ processor, submitter: {} as Submitter }).pollDue();
+    // The first attempt once more, because the second says that it competes.
+    expect(asked).to.be.within(2 * count, 3 * count);
   });
 
   it('are not all asked for while the processor is unavailable, and soon when it is back', async () => {

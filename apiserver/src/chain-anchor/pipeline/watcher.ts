@@ -149,15 +149,18 @@ export class Watcher {
       const made = await readTransaction(tx, txid);
       if (!made || made.lease === '' || made.state !== 'pending') return undefined;
       const attempts = await transactionsOfLease(tx, made.lease);
-      // If the rival is another attempt of the same lease, its own status decides.
-      const own = attempts.filter((other) => other.txid !== txid && report.competingTxids.includes(other.txid));
-      if (own.length > 0) {
+      const isLast = attempts.at(-1)!.txid === txid;
+      // If the rival is another attempt of the same lease, its own status decides. Of two that are polled, only the last
+      // has the other polled, or each would have the other polled again without end.
+      const rivals = attempts.filter((other) => report.competingTxids.includes(other.txid));
+      const asked = rivals.filter(({ txid: rival, state }) => rival !== txid && (isLast || state === 'dead'));
+      if (asked.length > 0) {
         await pollSoon(
           tx,
-          own.map((other) => other.txid),
+          asked.map((rival) => rival.txid),
         );
       }
-      if (attempts.at(-1)!.txid !== txid) return undefined;
+      if (!isLast) return undefined;
       const coins = await leasedCoins(tx, made.lease);
       let areCoinsMined = true;
       for (const parent of new Set(coins.map((coin) => coin.txid))) {

@@ -223,7 +223,7 @@ export interface BlockProof {
   readonly bump: Uint8Array;
 }
 
-/** Gives a batch the proof of a transaction that is in a block. The time of the first confirmation stays when the block changes. */
+/** Gives a batch the proof of a transaction in a block. The time of the first confirmation stays if that changes. */
 export async function markConfirmed(tx: Transaction, batchId: string, txid: string): Promise<void> {
   await tx.query(
     `UPDATE anchor_batches AS batch SET status = 'confirmed', txid = made.txid, raw_tx = made.raw_tx, bump = made.bump,
@@ -373,7 +373,7 @@ export async function oldestPending(tx: Transaction, milliseconds: number): Prom
 }
 
 /** Returns those of the transactions that are ours and pending, or given up for another attempt. */
-export async function pendingAmong(tx: Transaction, txids: readonly string[]): Promise<string[]> {
+export async function unminedAmong(tx: Transaction, txids: readonly string[]): Promise<string[]> {
   const found: string[] = [];
   for (const page of pagesOf(txids, txidsOfStatement)) {
     const { rows } = await tx.query<{ txid: string }>(

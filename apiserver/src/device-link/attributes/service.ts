@@ -35,7 +35,7 @@ const smallBytes = 16_384;
 export function createAttributes({ database, clock }: Pick<Platform, 'database' | 'clock'>): ServiceModule {
   const large = new LargeReads();
 
-  /** Does something with a device's attributes, in a turn if they are large, which `work` says of those of more than so many bytes. */
+  /** Works with a device's attributes, in a turn if they have more than so many bytes, as `work` says then. */
   const inTurn = async <T extends object>(tenantId: string, work: (mostBytes: number) => Promise<T | 'large'>) => {
     const done = await work(smallBytes);
     if (done !== 'large') return done;

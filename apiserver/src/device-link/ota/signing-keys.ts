@@ -12,7 +12,7 @@ import { tenantsWithRollouts } from './rollouts/stores/membership-store.ts';
 /** How long what has failed waits to be repeated. */
 const retryMilliseconds = 1000;
 
-/** Tenants for which a process does something at a time, so that one whose rows are locked does not keep others waiting. */
+/** Tenants that a process works for at a time, so that one whose rows are locked does not keep others waiting. */
 const tenantsAtOnce = 4;
 
 /** Does something for tenants, each until it has succeeded. */

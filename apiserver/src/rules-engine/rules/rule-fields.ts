@@ -78,8 +78,8 @@ export const toGiven = (row: RuleRow): GivenRule => ({
 });
 
 /**
- * Converts a row to the public message, without secrets. Of a webhook's URL, whose path is often one, those who do not write rules
- * are shown where it leads.
+ * Converts a row to the public message, without secrets. Of a webhook's URL, whose path is often one, those who do not
+ * write rules are shown where it leads.
  */
 export const toRule = (row: RuleRow, { scopes }: Caller): MessageInitShape<typeof RuleSchema> => ({
   ruleId: row.rule_id,

@@ -131,7 +131,7 @@ export function removeTenantFiles(
   const removeAll = async (): Promise<void> => {
     if (store) {
       // After tidying, the files of the tenant are only in these folders.
-      const coldWork = new ColdWork({ ...parts, store, hotSeconds: 0 }, () => Promise.resolve());
+      const coldWork = new ColdWork({ ...parts, store, hotSeconds: 0 }, () => Promise.resolve(), wait.signal);
       await coldWork.dropTables();
       await coldWork.tidy();
       for (const folder of tenantFolders(tenantId)) await store.remove(folder);
@@ -212,13 +212,14 @@ class ColdWork {
   async dropTables(): Promise<void> {
     for (let attempt = 1; !(await dropColdTables(this.parts.database)); attempt += 1) {
       if (attempt === dropAttempts) throw new Error('a reader holds a segment that has turned cold');
-      await sleep(500);
+      await sleep(500, this.signal);
+      this.signal?.throwIfAborted();
     }
   }
 
   /**
-   * Drops tables of cold segments, moves files to where they belong, and removes what attempts have left, and some of the files that were
-   * superseded an hour ago. Returns false if there may be more of these.
+   * Drops tables of cold segments, moves files to where they belong, and removes what attempts have left, and some of
+   * the files that were superseded an hour ago. Returns false if there may be more of these.
    */
   async tidy(): Promise<boolean> {
     const { database, store } = this.parts;

@@ -180,8 +180,8 @@ export async function dropTables(tx: Transaction, names: readonly string[]): Pro
 }
 
 /**
- * Records that segments are cold: no read that begins afterwards looks into their tables, so that these can soon be dropped. Throws if
- * one of them is not hot.
+ * Records that segments are cold: no read that begins afterwards looks into their tables, so that these can soon be
+ * dropped. Throws if one of them is not hot.
  */
 export async function markCold(tx: Transaction, segmentIds: readonly bigint[]): Promise<void> {
   const { rowCount } = await tx.query(
