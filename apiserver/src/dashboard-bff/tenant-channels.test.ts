@@ -52,12 +52,14 @@ describe('subscriptions to what the whole tenant shows', () => {
     }
   });
 
-  it('are refused, as to events, to callers who read points, devices or alarms of a part of the tenant', async () => {
-    for (const scope of ['telemetry:read', 'devices:read', 'alarms:read', 'events:read']) {
-      const { subject } = channels();
-      const limitedGrants = [{ scopes: [scope], deviceGroupIds: ['g'] }];
-      expect(subject.check({ ...without(scope), limitedGrants })).to.equal(undefined);
-      expect((await refusal(subject.watchEvents())).code, scope).to.equal('PERMISSION_DENIED');
+  it('are refused, as to events, to callers who read points, devices, alarms or rollouts of a part of the tenant, or not at all', async () => {
+    for (const scope of ['telemetry:read', 'devices:read', 'alarms:read', 'ota:read', 'events:read']) {
+      for (const deviceGroupIds of [['g'], undefined]) {
+        const { subject } = channels();
+        const limitedGrants = deviceGroupIds ? [{ scopes: [scope], deviceGroupIds }] : [];
+        expect(subject.check({ ...without(scope), limitedGrants })).to.equal(undefined);
+        expect((await refusal(subject.watchEvents())).code, scope).to.equal('PERMISSION_DENIED');
+      }
     }
   });
 
