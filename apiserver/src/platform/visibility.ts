@@ -30,6 +30,10 @@ export function deviceGroupsOf({ scopes, limitedGrants }: Caller, scope: string)
   return granting.length === 0 ? null : [...new Set(granting.flatMap(({ deviceGroupIds }) => deviceGroupIds))].sort();
 }
 
+/** Reports whether a caller holds a scope, be it for some devices only. */
+export const holdsInPart = (caller: Caller, scope: string): boolean =>
+  caller.scopes.has(scope) || deviceGroupsOf(caller, scope) !== null;
+
 /** Returns what the caller reaches with a scope that it holds. */
 export const visibilityOf = (caller: Caller, scope: string): Visibility => ({
   customerId: customerOf(caller),
