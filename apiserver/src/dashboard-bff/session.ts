@@ -12,7 +12,7 @@ import {
 } from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
-import { isLimited, type Visibility, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
+import { holdsAsFar, isLimited, type Visibility, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import type { LiveHub } from '../telemetry/live/live.ts';
 import type { LiveListener } from '../telemetry/live/live-turns.ts';
 import type { Devices } from '../telemetry/points/devices.ts';
@@ -353,5 +353,12 @@ export class Session {
   }
 
   private readonly push: LiveListener = (deviceId, points) =>
-    this.feed.pushAll(deviceId, liveMessages(deviceId, points));
+    this.feed.pushAll(
+      deviceId,
+      liveMessages(
+        deviceId,
+        points,
+        holdsAsFar(this.caller, 'devices:read', 'telemetry:read') ? 'device' : 'no device',
+      ),
+    );
 }

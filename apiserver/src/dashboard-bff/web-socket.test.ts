@@ -199,7 +199,7 @@ describe('/ws', () => {
     live.publish(tenantId, deviceId, [testPoint(tenantId, Number(deviceId.slice(-2)), 1_790_000_000, n)]);
 
   it('pushes the points of a watched device, with details of the device', async () => {
-    const client = connect('user', { origin });
+    const client = connect('viewer', { origin });
     await client.opened;
     expect(await client.say({ subscribe: 'telemetry.live', device_id: first })).to.deep.equal({
       subscribed: 'telemetry.live',
@@ -218,6 +218,21 @@ describe('/ws', () => {
       tags: { site: 'north' },
     });
     expect((message!.point as { data_hash: string }).data_hash).to.match(/^[0-9a-f]{64}$/);
+  });
+
+  it('shows name, type and tags of devices, which come with points, to those who may read the devices', async () => {
+    const [user, viewer] = [connect('user'), connect('viewer')];
+    for (const client of [user, viewer]) {
+      await client.opened;
+      await client.say({ subscribe: 'telemetry.live', device_id: first });
+    }
+    publish(first, 2);
+    const told = { device_type: 'sensor', tags: { site: 'north' } };
+    expect((await viewer.until(2))[1]!.point).to.deep.include({ numeric_values: { n: 2 }, ...told });
+    expect((await user.until(2))[1]!.point).to.deep.include({
+      ...{ device_id: first, numeric_values: { n: 2 } },
+      ...{ device_name: '', device_type: '', tags: {} },
+    });
   });
 
   it("pushes the tenant's alarms to a client that may read them, until it unsubscribes", async () => {

@@ -34,6 +34,13 @@ export function deviceGroupsOf({ scopes, limitedGrants }: Caller, scope: string)
 export const holdsInPart = (caller: Caller, scope: string): boolean =>
   caller.scopes.has(scope) || deviceGroupsOf(caller, scope) !== null;
 
+/** Reports whether a caller holds a scope for all devices for which it holds another. */
+export function holdsAsFar(caller: Caller, scope: string, other: string): boolean {
+  if (caller.scopes.has(scope)) return true;
+  const [groups, others] = [deviceGroupsOf(caller, scope), deviceGroupsOf(caller, other)];
+  return groups !== null && others !== null && others.every((groupId) => groups.includes(groupId));
+}
+
 /** Returns what the caller reaches with a scope that it holds. */
 export const visibilityOf = (caller: Caller, scope: string): Visibility => ({
   customerId: customerOf(caller),
