@@ -12,7 +12,7 @@ import { idField, updatedFields } from '../platform/requests/fields.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { listSized } from '../platform/statements/sized-rows.ts';
-import { isLimited, lackedForAll, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
+import { holdsInPart, isLimited, lackedForAll, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import type { DeviceFacts } from '../policies/inheritance.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
@@ -85,7 +85,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
   /** Returns the device. An expression reveals its name and tags, so the caller must be allowed to read it. */
   const readableDevice = async (deviceId: string, { tenantId, caller }: CallContext): Promise<DeviceFacts> => {
     const visibility = visibilityOf(caller, 'devices:read');
-    if (!caller.scopes.has('devices:read') && visibility.deviceGroupIds === null) {
+    if (!holdsInPart(caller, 'devices:read')) {
       throw permissionDenied('point.device_id: the scope devices:read is required');
     }
     const isVisible = !isLimited(visibility) || (await visibleDevices(tenantId, [deviceId], visibility)).has(deviceId);
