@@ -231,20 +231,6 @@ describe('verifier', function () {
     expect(await outcomeOf(verifyRaw(raw(point), asDevice(deviceB)))).to.equal('PERMISSION_DENIED');
   });
 
-  it('shows values, which a bundle has, only to callers who may read the points of the device', async () => {
-    const hash = toHex(leafHash(batches[2]!.points[0]!));
-    const by = (scopes: readonly string[], deviceGroupIds?: string[]): CallContext => {
-      const limitedGrants = deviceGroupIds ? [{ scopes: ['telemetry:read'], deviceGroupIds }] : [];
-      const context = asAdmin();
-      return { ...context, caller: { ...context.caller, scopes: new Set(scopes), limitedGrants } };
-    };
-    for (const lesser of [by(['verify:read']), by(['verify:read'], [newId()])]) {
-      expect((await verifyHash(hash, false, lesser)).dataHash).to.equal(hash);
-      expect(await outcomeOf(verifyHash(hash, true, lesser))).to.equal('PERMISSION_DENIED');
-    }
-    expect((await verifyHash(hash, true, by(['verify:read', 'telemetry:read']))).bundle).not.to.equal(undefined);
-  });
-
   it('isolates tenants from one another', async () => {
     const [batch] = batches;
     expect(await outcomeOf(verifyHash(toHex(batch!.leaves[0]!), false, asAdmin('other')))).to.equal('NOT_FOUND');

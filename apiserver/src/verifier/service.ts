@@ -29,7 +29,7 @@ import {
 } from '../platform/errors.ts';
 import { idField } from '../platform/requests/fields.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
-import { holdsInPart, isLimited, visibilityOf } from '../platform/visibility.ts';
+import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { countLeaves, storedLeafCount } from '../telemetry/leaves/leaf-count.ts';
@@ -57,7 +57,6 @@ interface Page {
   readonly total: number;
 }
 
-const readingPoints = 'telemetry:read';
 const defaultLimit = 50;
 const maximumLimit = 500;
 /** Each leaf of a page can be in another batch, whose tree has to be built: half a second of work. */
@@ -85,29 +84,6 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
   const inTurn = <T>({ tenantId, signal }: CallContext, make: () => Promise<T>): Promise<T> =>
     turns.run(tenantId, make, { milliseconds: waitMilliseconds, signal });
 
-  /** Reports whether a scope of the caller is for the device of a leaf. */
-  const isVisible = async ({ deviceId }: FoundLeaf, { caller, tenantId }: CallContext, scope: string) => {
-    const visibility = visibilityOf(caller, scope);
-    if (!isLimited(visibility)) return true;
-    const { customerId, deviceGroupIds } = visibility;
-    // Not every leaf is known to be of a device.
-    if (deviceId === '') return false;
-    return database.read(tenantId, async (tx) => {
-      const device = await findDevice(tx, tenantId, deviceId);
-      if (!device || (customerId !== null && device.customer_id !== customerId)) return false;
-      return deviceGroupIds === null || (await devicesInGroups(tx, tenantId, [deviceId], deviceGroupIds)).size > 0;
-    });
-  };
-
-  /** Throws PERMISSION_DENIED if a user or key may not read the values of a point, which are in its bundle. */
-  const checkMayReadValues = async (leaf: FoundLeaf, context: CallContext): Promise<void> => {
-    const { caller } = context;
-    // The keys of devices and Kubernetes identities have no scopes.
-    if (caller.kind !== 'user' && caller.kind !== 'service') return;
-    if (holdsInPart(caller, readingPoints) && (await isVisible(leaf, context, readingPoints))) return;
-    throw permissionDenied(`a bundle has the values of its point: ${readingPoints} for its device is required`);
-  };
-
   /**
    * Returns the leaf if it has a proof and the caller may see it: a device key sees only its own device's, a limited
    * user only those of the devices that it reaches. Throws NOT_FOUND otherwise.
@@ -116,7 +92,19 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
     const { caller, tenantId } = context;
     const leaf = await database.read(tenantId, (tx) => findLeaf(tx, tenantId, hash));
     if (!leaf) throw noProof();
-    if (!(await isVisible(leaf, context, 'verify:read'))) throw noProof();
+    const visibility = visibilityOf(caller, 'verify:read');
+    if (isLimited(visibility)) {
+      const { customerId, deviceGroupIds } = visibility;
+      const { deviceId } = leaf;
+      // Not every leaf is known to be of a device.
+      if (deviceId === '') throw noProof();
+      const isVisible = await database.read(tenantId, async (tx) => {
+        const device = await findDevice(tx, tenantId, deviceId);
+        if (!device || (customerId !== null && device.customer_id !== customerId)) return false;
+        return deviceGroupIds === null || (await devicesInGroups(tx, tenantId, [deviceId], deviceGroupIds)).size > 0;
+      });
+      if (!isVisible) throw noProof();
+    }
     if (caller.kind === 'device' && leaf.deviceId !== caller.deviceId) {
       throw permissionDenied('a device key may only verify the hashes of its own device');
     }
@@ -168,7 +156,6 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
       }
       return alone(context, async () => {
         const leaf = await lookUp(Buffer.from(request.dataHashHex, 'hex'), context);
-        if (request.includeBundle) await checkMayReadValues(leaf, context);
         const proof = createProver(leaf.batch)(leaf.index);
         const response = toProof(context.tenantId, leaf, proof);
         if (!request.includeBundle) return response;

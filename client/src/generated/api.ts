@@ -18979,7 +18979,7 @@ export interface operations {
     VerifyHash: {
         parameters: {
             query?: {
-                /** @description Whether to include the bundle in the response, which has the values of the point: `telemetry:read` is required besides. */
+                /** @description Whether to include the bundle in the response. */
                 include_bundle?: boolean;
             };
             header?: {

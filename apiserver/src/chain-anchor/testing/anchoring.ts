@@ -25,7 +25,6 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { Paging } from '../../platform/requests/paging.ts';
 import { type CallContext, internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
-import { allScopes } from '../../platform/scopes.ts';
 import { bytesOfIds } from '../../telemetry/leaves/leaf-bytes.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';
@@ -217,13 +216,7 @@ function segmentsOf(points: readonly LeafInputs[], leaves: readonly Uint8Array[]
 
 /** Returns the context of a call by a tenant administrator. */
 export function asAdmin(tenant = tenantId): CallContext {
-  return internalContext({
-    ...publicCaller,
-    kind: 'user',
-    tenantId: tenant,
-    userId: newId(),
-    scopes: new Set(allScopes),
-  });
+  return internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, userId: newId() });
 }
 
 /** Returns the context of a call by the device itself. */

@@ -124,7 +124,7 @@ export type VerifyHashRequest = Message<"kellet.v1.VerifyHashRequest"> & {
   dataHashHex: string;
 
   /**
-   * Whether to include the bundle in the response, which has the values of the point: `telemetry:read` is required besides.
+   * Whether to include the bundle in the response.
    *
    * @generated from field: bool include_bundle = 2;
    */
