@@ -4,7 +4,7 @@ import { invalidArgument, KelletError, permissionDenied } from '../platform/erro
 import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
-import { lackedForAll, toldByEvents } from '../platform/visibility.ts';
+import { isLimited, lackedForAll, toldByEvents, visibilityOf } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
 import type { Feed } from './point-feed.ts';
 import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
@@ -13,7 +13,7 @@ import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
 export const maximumRollouts = 100;
 
 /** The scopes that each channel needs, for all devices: those to read what it shows. */
-const scopes = { rollouts: ['telemetry:read', 'ota:read'], events: toldByEvents } as const;
+const scopes = { rollouts: ['ota:read'], events: toldByEvents } as const;
 
 /** Dependencies. */
 export interface TenantChannelParts {
@@ -137,6 +137,9 @@ export class TenantChannels {
 
 /** Returns why a caller may not use a channel, or undefined. */
 function refusalOf(caller: Caller, channel: keyof typeof scopes): string | undefined {
+  if (channel === 'rollouts' && isLimited(visibilityOf(caller, 'telemetry:read'))) {
+    return 'rollouts is not available to users who are limited to a customer or to device groups';
+  }
   const lacking = lackedForAll(caller, scopes[channel]);
   return lacking.length === 0
     ? undefined
