@@ -20,6 +20,7 @@ export interface LivePoint {
   numeric_values: Record<string, number>;
   string_values: Record<string, string>;
   data_hash: string;
+  /** Empty, as are type and tags, for users who may not read all devices whose points they read. */
   device_name: string;
   device_type: string;
   tags: Record<string, string>;

@@ -1,4 +1,5 @@
 // Messages of telemetry.live, built once for all subscribers of a device.
+import type { LivePoint } from '../telemetry/live/live.ts';
 import { textFrame } from './text-frame.ts';
 
 /** Bytes of frames that are written together. */
@@ -12,20 +13,30 @@ export interface LiveMessages {
   readonly last: Buffer;
 }
 
-const made = new WeakMap<readonly string[], LiveMessages>();
+/** What is shown of the device of a point: its name, type and tags, or nothing. */
+export type ShownDevice = 'device' | 'no device';
+
+const made = {
+  device: new WeakMap<readonly string[], LiveMessages>(),
+  'no device': new WeakMap<readonly string[], LiveMessages>(),
+};
 
 /** Returns `{"channel":"telemetry.live","device_id":…,"point":{…}}` for each point (the JSON of a LivePoint); there is at least one. */
-export function liveMessages(deviceId: string, points: readonly string[]): LiveMessages {
-  let messages = made.get(points);
+export function liveMessages(deviceId: string, points: readonly string[], shown: ShownDevice): LiveMessages {
+  let messages = made[shown].get(points);
   if (!messages) {
-    const frames = points.map((point) =>
+    const texts = shown === 'device' ? points : points.map(withoutDevice);
+    const frames = texts.map((point) =>
       textFrame(`{"channel":"telemetry.live","device_id":"${deviceId}","point":${point}}`),
     );
     messages = { pieces: inPieces(frames), last: frames.at(-1)! };
-    made.set(points, messages);
+    made[shown].set(points, messages);
   }
   return messages;
 }
+
+const withoutDevice = (point: string): string =>
+  JSON.stringify({ ...(JSON.parse(point) as Partial<LivePoint>), device_name: '', device_type: '', tags: {} });
 
 function inPieces(frames: readonly Buffer[]): Buffer[] {
   const pieces: Buffer[] = [];

@@ -36,7 +36,7 @@ describe('Feed', () => {
     };
     const feed = new Feed({ socket, memory, tenantId: 'acme', tooSlow: () => expect.fail('not slow enough') });
     const points = Array.from({ length: 5000 }, (_, n) => JSON.stringify({ n, text: 'x'.repeat(200) }));
-    const messages = liveMessages('a', points);
+    const messages = liveMessages('a', points, 'device');
     expect(Buffer.concat(messages.pieces).equals(Buffer.concat(points.map((point) => frameOf(point))))).to.equal(true);
     feed.pushAll('a', messages);
     expect(sent.length).to.be.within(4, 5);
@@ -44,7 +44,7 @@ describe('Feed', () => {
     await new Promise((resolve) => setTimeout(resolve, 120));
     expect(sent.at(-1)).to.deep.equal(frameOf(points.at(-1)!));
     expect(sent.length).to.be.within(5, 6);
-    feed.pushAll('a', liveMessages('a', ['{"n":1}']));
+    feed.pushAll('a', liveMessages('a', ['{"n":1}'], 'device'));
     expect(sent.at(-1)).to.deep.equal(frameOf('{"n":1}'));
     feed.close();
   });

@@ -12,7 +12,14 @@ import {
 } from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
-import { isLimited, type Visibility, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
+import {
+  holdsAsFar,
+  holdsInPart,
+  isLimited,
+  type Visibility,
+  visibilityOf,
+  type VisibleDevices,
+} from '../platform/visibility.ts';
 import type { LiveHub } from '../telemetry/live/live.ts';
 import type { LiveListener } from '../telemetry/live/live-turns.ts';
 import type { Devices } from '../telemetry/points/devices.ts';
@@ -168,9 +175,7 @@ export class Session {
    */
   check(now: Caller): string | undefined {
     this.caller = now;
-    if (this.stopAlarms && !now.scopes.has('alarms:read') && visibilityOf(now, 'alarms:read').deviceGroupIds === null) {
-      return 'the scope alarms:read is required';
-    }
+    if (this.stopAlarms && !holdsInPart(now, 'alarms:read')) return 'the scope alarms:read is required';
     return this.channels.check(now);
   }
 
@@ -245,9 +250,8 @@ export class Session {
   }
 
   private switchAlarms(isOn: boolean): void {
-    const { tenantId, scopes } = this.caller;
-    const mayRead = scopes.has('alarms:read') || this.alarms.deviceGroupIds !== null;
-    if (isOn && !mayRead) throw permissionDenied('the scope alarms:read is required');
+    const { tenantId } = this.caller;
+    if (isOn && !holdsInPart(this.caller, 'alarms:read')) throw permissionDenied('the scope alarms:read is required');
     this.stopAlarms?.();
     // A slow client gets the last state of each alarm.
     this.stopAlarms = isOn
@@ -353,5 +357,12 @@ export class Session {
   }
 
   private readonly push: LiveListener = (deviceId, points) =>
-    this.feed.pushAll(deviceId, liveMessages(deviceId, points));
+    this.feed.pushAll(
+      deviceId,
+      liveMessages(
+        deviceId,
+        points,
+        holdsAsFar(this.caller, 'devices:read', 'telemetry:read') ? 'device' : 'no device',
+      ),
+    );
 }

@@ -52,12 +52,34 @@ describe('subscriptions to what the whole tenant shows', () => {
     }
   });
 
-  it('are refused, as to events, to callers who read points, devices or alarms of a part of the tenant', async () => {
-    for (const scope of ['telemetry:read', 'devices:read', 'alarms:read', 'events:read']) {
-      const { subject } = channels();
+  it('need, as to rollouts, the scope ota:read alone, and are refused to callers who are limited', async () => {
+    const watch = async (caller: Caller): Promise<string> => {
+      const { subject, make } = channels();
+      make();
+      expect(subject.check(caller)).to.equal(undefined);
+      return subject.watchRollout('r').then(
+        () => 'OK',
+        ({ code }: { code: string }) => code,
+      );
+    };
+    const alone = callerWith(['ota:read']);
+    expect(await watch(alone)).to.equal('OK');
+    for (const scope of ['ota:read', 'telemetry:read']) {
       const limitedGrants = [{ scopes: [scope], deviceGroupIds: ['g'] }];
-      expect(subject.check({ ...without(scope), limitedGrants })).to.equal(undefined);
-      expect((await refusal(subject.watchEvents())).code, scope).to.equal('PERMISSION_DENIED');
+      expect(await watch({ ...without(scope), limitedGrants }), scope).to.equal('PERMISSION_DENIED');
+    }
+    expect(await watch({ ...alone, customerId: 'c' })).to.equal('PERMISSION_DENIED');
+    expect(await watch(without('ota:read'))).to.equal('PERMISSION_DENIED');
+  });
+
+  it('are refused, as to events, to callers who read points, devices, alarms or rollouts of a part of the tenant, or not at all', async () => {
+    for (const scope of ['telemetry:read', 'devices:read', 'alarms:read', 'ota:read', 'events:read']) {
+      for (const deviceGroupIds of [['g'], undefined]) {
+        const { subject } = channels();
+        const limitedGrants = deviceGroupIds ? [{ scopes: [scope], deviceGroupIds }] : [];
+        expect(subject.check({ ...without(scope), limitedGrants })).to.equal(undefined);
+        expect((await refusal(subject.watchEvents())).code, scope).to.equal('PERMISSION_DENIED');
+      }
     }
   });
 

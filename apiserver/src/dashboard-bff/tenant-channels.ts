@@ -4,7 +4,7 @@ import { invalidArgument, KelletError, permissionDenied } from '../platform/erro
 import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
-import { seesPart, toldByEvents } from '../platform/visibility.ts';
+import { isLimited, lackedForAll, toldByEvents, visibilityOf } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
 import type { Feed } from './point-feed.ts';
 import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
@@ -12,11 +12,8 @@ import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
 /** Maximum rollouts watched by one socket. */
 export const maximumRollouts = 100;
 
-/** The scope that each channel needs. */
-const scopes = { rollouts: 'ota:read', events: 'events:read' } as const;
-
-/** The scopes to read what each channel shows. */
-const shown = { rollouts: ['telemetry:read', scopes.rollouts], events: toldByEvents } as const;
+/** The scopes that each channel needs, for all devices: those to read what it shows. */
+const scopes = { rollouts: ['ota:read'], events: toldByEvents } as const;
 
 /** Dependencies. */
 export interface TenantChannelParts {
@@ -140,8 +137,11 @@ export class TenantChannels {
 
 /** Returns why a caller may not use a channel, or undefined. */
 function refusalOf(caller: Caller, channel: keyof typeof scopes): string | undefined {
-  const scope = scopes[channel];
-  if (seesPart(caller, shown[channel]))
-    return `${channel} is not available to users who are limited to a customer or to device groups`;
-  return caller.scopes.has(scope) ? undefined : `the scope ${scope} is required`;
+  if (channel === 'rollouts' && isLimited(visibilityOf(caller, 'telemetry:read'))) {
+    return 'rollouts is not available to users who are limited to a customer or to device groups';
+  }
+  const lacking = lackedForAll(caller, scopes[channel]);
+  return lacking.length === 0
+    ? undefined
+    : `${channel} shows the whole tenant: ${lacking.join(', ')} for all devices is required`;
 }

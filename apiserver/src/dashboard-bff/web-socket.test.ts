@@ -15,7 +15,7 @@ import { createMetrics } from '../platform/observability/metrics.ts';
 import { type Caller, publicCaller } from '../platform/rpc.ts';
 import { allScopes } from '../platform/scopes.ts';
 import { eventually } from '../platform/testing/eventually.ts';
-import type { VisibleDevices } from '../platform/visibility.ts';
+import { toldByEvents, type VisibleDevices } from '../platform/visibility.ts';
 import { LiveHub } from '../telemetry/live/live.ts';
 import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/testing/test-devices.ts';
 import { AlarmFeed } from './alarm-feed.ts';
@@ -65,15 +65,15 @@ describe('/ws', () => {
       limitedGrants: [{ scopes: ['telemetry:read', 'alarms:read'], deviceGroupIds: ['g'] }],
     },
     // Whose group lets it change the tenant's settings.
-    viewer: { ...user, scopes: new Set(['telemetry:read', 'ota:read', 'events:read', 'tenant:write']) },
+    viewer: { ...user, scopes: new Set([...toldByEvents, 'tenant:write']) },
     administrator: { ...user, scopes: new Set(allScopes) },
-    customers: { ...user, customerId: 'ours', scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
+    customers: { ...user, customerId: 'ours', scopes: new Set(toldByEvents) },
     partly: {
       ...user,
-      scopes: new Set(['ota:read', 'events:read']),
+      scopes: new Set(toldByEvents.filter((scope) => scope !== 'telemetry:read')),
       limitedGrants: [{ scopes: ['telemetry:read'], deviceGroupIds: ['g'] }],
     },
-    theirs: { ...user, tenantId: 'other', scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
+    theirs: { ...user, tenantId: 'other', scopes: new Set(toldByEvents) },
     elsewhere: { ...user, ipAllowlist: ['192.0.2.0/24'] },
     sk_live_x: { ...user, kind: 'service' },
   };
@@ -199,7 +199,7 @@ describe('/ws', () => {
     live.publish(tenantId, deviceId, [testPoint(tenantId, Number(deviceId.slice(-2)), 1_790_000_000, n)]);
 
   it('pushes the points of a watched device, with details of the device', async () => {
-    const client = connect('user', { origin });
+    const client = connect('viewer', { origin });
     await client.opened;
     expect(await client.say({ subscribe: 'telemetry.live', device_id: first })).to.deep.equal({
       subscribed: 'telemetry.live',
@@ -218,6 +218,21 @@ describe('/ws', () => {
       tags: { site: 'north' },
     });
     expect((message!.point as { data_hash: string }).data_hash).to.match(/^[0-9a-f]{64}$/);
+  });
+
+  it('shows name, type and tags of devices, which come with points, to those who may read the devices', async () => {
+    const [user, viewer] = [connect('user'), connect('viewer')];
+    for (const client of [user, viewer]) {
+      await client.opened;
+      await client.say({ subscribe: 'telemetry.live', device_id: first });
+    }
+    publish(first, 2);
+    const told = { device_type: 'sensor', tags: { site: 'north' } };
+    expect((await viewer.until(2))[1]!.point).to.deep.include({ numeric_values: { n: 2 }, ...told });
+    expect((await user.until(2))[1]!.point).to.deep.include({
+      ...{ device_id: first, numeric_values: { n: 2 } },
+      ...{ device_name: '', device_type: '', tags: {} },
+    });
   });
 
   it("pushes the tenant's alarms to a client that may read them, until it unsubscribes", async () => {
@@ -301,11 +316,11 @@ describe('/ws', () => {
       expect(refusals[0]!(without)).to.equal(undefined);
       expect(refusals[0]!(callers['viewer']!)).to.equal(undefined);
       await client.say(watch('r1'));
-      expect(refusals[0]!(without)).to.equal('the scope ota:read is required');
+      expect(refusals[0]!(without)).to.contain('ota:read for all devices is required');
       expect(refusals[0]!(callers['viewer']!)).to.equal(undefined);
       await client.say({ unsubscribe: 'rollouts' });
       await client.say({ subscribe: 'events' });
-      expect(refusals[0]!(without)).to.equal('the scope events:read is required');
+      expect(refusals[0]!(without)).to.contain('events:read, devices:read');
       expect(refusals[0]!({ ...without, scopes: new Set(), mustEnroll: true })).to.equal(
         'the tenant requires a second factor: enroll one first',
       );
@@ -403,7 +418,7 @@ describe('/ws', () => {
 
   it('judges each subscription by the scopes that the user has then, not by those at the beginning', async () => {
     rollouts.set('acme/r1', { resource: 'ns/r1', revision: 1n, rollout: {} });
-    const everything = { ...user, scopes: new Set(['telemetry:read', 'alarms:read', 'ota:read', 'events:read']) };
+    const everything = { ...user, scopes: new Set(toldByEvents) };
     callers['changing'] = everything;
     const client = connect('changing');
     await client.opened;

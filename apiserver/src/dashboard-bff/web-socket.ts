@@ -19,7 +19,7 @@ import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { firstBytes } from '../platform/shorten.ts';
-import { deviceGroupsOf } from '../platform/visibility.ts';
+import { holdsInPart } from '../platform/visibility.ts';
 import { type ConnectionLimits, defaultConnectionLimits } from './connections.ts';
 import { DeviceChanges } from './device-changes.ts';
 import { GroupChanges } from './group-changes.ts';
@@ -389,8 +389,7 @@ function linger(socket: WebSocket, stream: Duplex): void {
 function refusalOf(caller: Caller, address: string): string | undefined {
   if (caller.kind !== 'user') return 'an access token is required';
   if (caller.mustEnroll) return 'the tenant requires a second factor: enroll one first';
-  if (!caller.scopes.has(requiredScope) && deviceGroupsOf(caller, requiredScope) === null)
-    return `the scope ${requiredScope} is required`;
+  if (!holdsInPart(caller, requiredScope)) return `the scope ${requiredScope} is required`;
   return isAllowed(address, caller.ipAllowlist) ? undefined : 'the address is not allowed';
 }
 

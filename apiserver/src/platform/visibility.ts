@@ -30,6 +30,17 @@ export function deviceGroupsOf({ scopes, limitedGrants }: Caller, scope: string)
   return granting.length === 0 ? null : [...new Set(granting.flatMap(({ deviceGroupIds }) => deviceGroupIds))].sort();
 }
 
+/** Reports whether a caller holds a scope, be it for some devices only. */
+export const holdsInPart = (caller: Caller, scope: string): boolean =>
+  caller.scopes.has(scope) || deviceGroupsOf(caller, scope) !== null;
+
+/** Reports whether a caller holds a scope for all devices for which it holds another. */
+export function holdsAsFar(caller: Caller, scope: string, other: string): boolean {
+  if (caller.scopes.has(scope)) return true;
+  const [groups, others] = [deviceGroupsOf(caller, scope), deviceGroupsOf(caller, other)];
+  return groups !== null && others !== null && others.every((groupId) => groups.includes(groupId));
+}
+
 /** Returns what the caller reaches with a scope that it holds. */
 export const visibilityOf = (caller: Caller, scope: string): Visibility => ({
   customerId: customerOf(caller),
@@ -40,12 +51,15 @@ export const visibilityOf = (caller: Caller, scope: string): Visibility => ({
 export const isLimited = ({ customerId, deviceGroupIds }: Visibility): boolean =>
   customerId !== null || deviceGroupIds !== null;
 
-/** Reports whether a caller holds one of the scopes for some devices only. */
-export const seesPart = (caller: Caller, scopes: readonly string[]): boolean =>
-  scopes.some((scope) => isLimited(visibilityOf(caller, scope)));
+/**
+ * Returns those of the scopes that a caller does not hold for all devices. Who lacks a scope altogether lacks it too: otherwise a key
+ * with fewer scopes, or leaving a group, would tell limited users what they may not read.
+ */
+export const lackedForAll = (caller: Caller, scopes: readonly string[]): readonly string[] =>
+  customerOf(caller) === null ? scopes.filter((scope) => !caller.scopes.has(scope)) : scopes;
 
-/** What events tell of all devices: who reads some of it of a part of them only is shown none. */
-export const toldByEvents = ['devices:read', 'telemetry:read', 'alarms:read', 'events:read'] as const;
+/** What events tell of all devices, besides the audit log: who may not read some of it is shown none. */
+export const toldByEvents = ['events:read', 'devices:read', 'telemetry:read', 'alarms:read', 'ota:read'] as const;
 
 /** Returns those of a device's groups that a caller may know: none for users of customers, who share groups. */
 export function visibleGroups(groupIds: readonly string[], { customerId, deviceGroupIds }: Visibility): string[] {

@@ -12,7 +12,7 @@ import { idField, updatedFields } from '../platform/requests/fields.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { listSized } from '../platform/statements/sized-rows.ts';
-import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
+import { holdsInPart, isLimited, lackedForAll, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import type { DeviceFacts } from '../policies/inheritance.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
@@ -85,7 +85,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
   /** Returns the device. An expression reveals its name and tags, so the caller must be allowed to read it. */
   const readableDevice = async (deviceId: string, { tenantId, caller }: CallContext): Promise<DeviceFacts> => {
     const visibility = visibilityOf(caller, 'devices:read');
-    if (!caller.scopes.has('devices:read') && visibility.deviceGroupIds === null) {
+    if (!holdsInPart(caller, 'devices:read')) {
       throw permissionDenied('point.device_id: the scope devices:read is required');
     }
     const isVisible = !isLimited(visibility) || (await visibleDevices(tenantId, [deviceId], visibility)).has(deviceId);
@@ -198,7 +198,7 @@ function checkRights(actions: readonly StoredAction[], { caller }: CallContext):
   if (actions.some(({ kind }) => kind === 'rpc') && !caller.scopes.has('rpc:write')) {
     throw permissionDenied('actions: the scope rpc:write is required for rpc');
   }
-  const lacking = told.filter((scope) => !caller.scopes.has(scope));
+  const lacking = lackedForAll(caller, told);
   if (lacking.length > 0) {
     throw permissionDenied(`a rule reads the points of all devices: ${lacking.join(', ')} for all devices is required`);
   }

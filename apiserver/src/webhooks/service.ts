@@ -19,7 +19,7 @@ import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { idField, textField, updatedFields } from '../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../platform/rpc.ts';
 import { holdsEveryScope } from '../platform/scopes.ts';
-import { seesPart, toldByEvents } from '../platform/visibility.ts';
+import { lackedForAll, toldByEvents } from '../platform/visibility.ts';
 import { urlProblems } from './sending/webhook-call.ts';
 import { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
@@ -166,12 +166,13 @@ async function checkMayChange(
 }
 
 /**
- * Throws PERMISSION_DENIED if the caller is limited to some devices, since events are about all of them, or if the events include
- * those of the audit log, which it may not read.
+ * Throws PERMISSION_DENIED if the caller may not read what events tell of all devices, or if the events include those of the audit
+ * log, which it may not read.
  */
 function checkMayReceive(caller: Caller, events: readonly string[]): void {
-  if (seesPart(caller, toldByEvents)) {
-    throw permissionDenied('webhooks are not available to users who are limited to device groups');
+  const lacking = lackedForAll(caller, toldByEvents);
+  if (lacking.length > 0) {
+    throw permissionDenied(`a webhook tells of all devices: ${lacking.join(', ')} for all devices is required`);
   }
   if (holdsEveryScope(caller) || !events.some((event) => event === '*' || event === auditEventType)) return;
   throw permissionDenied('every scope is required for events of the audit log: list others by name');

@@ -25,6 +25,7 @@ import { allScopes } from '../platform/scopes.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { outcomeOf } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { toldByEvents } from '../platform/visibility.ts';
 import { createWebhooks } from './service.ts';
 import { boundDeliveries, forgetOldDeliveries, webhooksToBound } from './webhook-store.ts';
 
@@ -214,7 +215,7 @@ describe('webhooks', function () {
   it('get events of the audit log only from callers who may read it', async () => {
     const url = 'http://127.0.0.1:9/';
     // Not even one who may change the tenant's settings.
-    const lesser = ['events:write', 'tenant:write'];
+    const lesser = ['events:write', 'tenant:write', ...toldByEvents];
     const make = (events: string[], scopes?: readonly string[]) =>
       call(method.createWebhook, { url, secret: 's', events }, 'acme', scopes);
     expect(await outcomeOf(make(['*'], lesser))).to.equal('PERMISSION_DENIED');
@@ -229,6 +230,18 @@ describe('webhooks', function () {
     expect(await outcomeOf(update(all.webhookId, disabled, lesser))).to.equal('PERMISSION_DENIED');
     expect(await outcomeOf(update(all.webhookId, { enabled: false }, lesser))).to.equal('OK');
     for (const { webhookId } of [named, all]) await call(method.deleteWebhook, { webhookId });
+  });
+
+  it('are made only by callers who may read all that events tell: nobody is told more by a key that holds less', async () => {
+    const request = { url: 'http://127.0.0.1:9/', secret: 's', events: ['alarm.raised'] };
+    for (const lacking of toldByEvents) {
+      const scopes = ['events:write', ...toldByEvents.filter((scope) => scope !== lacking)];
+      expect(await outcomeOf(call(method.createWebhook, request, 'acme', scopes)), lacking).to.equal(
+        'PERMISSION_DENIED',
+      );
+    }
+    const { webhookId } = await call(method.createWebhook, request, 'acme', ['events:write', ...toldByEvents]);
+    await call(method.deleteWebhook, { webhookId });
   });
 
   it('are made and given an address only by callers who are not limited to some devices', async () => {
@@ -253,7 +266,7 @@ describe('webhooks', function () {
   });
 
   it('send none of the audit log that they keep to an address of callers who may not read it', async () => {
-    const lesser = ['events:write'];
+    const lesser = ['events:write', ...toldByEvents];
     const { at, webhookId } = await hook(['*']);
     await emit(auditSubject('acme', newId()));
     await eventually(async () => (await deliveriesOf(webhookId))[0]?.status === Status.delivered);

@@ -422,6 +422,19 @@ describe('commands to devices', () => {
       expect(await cancel(id), 'a repeat changes nothing').to.deep.equal(cancelled);
     });
 
+    it('not by a caller who only reads those of its device, which is told so; for others it does not exist', async () => {
+      const { correlation_id: id } = await send(await device());
+      const everywhere = [{ scopes: ['rpc:write'], deviceGroupIds: [newId()] }];
+      const part = [{ scopes: ['rpc:read', 'rpc:write'], deviceGroupIds: [newId()] }];
+      const common = { valid: true, kind: Kind.user, tenantId, userId: newId() };
+      server.tokens.set('reader', { ...common, scopes: ['rpc:read'], limitedGrants: everywhere });
+      server.tokens.set('elsewhere', { ...common, scopes: [], limitedGrants: part });
+      const by = async (token: string) => (await call(token, `rpc/${id}/cancel`, {})).code;
+      expect(await by('reader')).to.equal('PERMISSION_DENIED');
+      expect(await by('elsewhere')).to.equal('NOT_FOUND');
+      expect(await get(id)).to.include({ status: 'queued' });
+    });
+
     it('a sent one is not redelivered, and accepts no response', async () => {
       const deviceId = await device();
       const { correlation_id: id } = await send(deviceId);

@@ -14,7 +14,7 @@ import type { Platform, ServiceModule } from '../../config/module.ts';
 import { childrenAmong, findDevice } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import { LargeReads } from '../../platform/concurrency/large-reads.ts';
-import type { Database } from '../../platform/database/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { checkRoom } from '../../platform/database/number-limits.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { isId, storedId } from '../../platform/ids.ts';
@@ -22,7 +22,7 @@ import { enumFilter } from '../../platform/requests/enums.ts';
 import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import type { CallContext, Caller, ServiceRegistry } from '../../platform/rpc.ts';
 import { listSized } from '../../platform/statements/sized-rows.ts';
-import { visibilityOf } from '../../platform/visibility.ts';
+import { holdsInPart, visibilityOf } from '../../platform/visibility.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { methodField } from '../commands/command-method.ts';
@@ -110,7 +110,10 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
 
       cancelRpc: (request, context) =>
         database.tenant(context.tenantId, async (tx) => {
-          const row = await getCommand(tx, visibleTo(context, 'rpc:write'), request.correlationId, 'FOR UPDATE');
+          const { correlationId } = request;
+          const row = await getCommand(tx, visibleTo(context, 'rpc:write'), correlationId, 'FOR UPDATE').catch(
+            (error: unknown) => refuseOf(tx, context, correlationId, error),
+          );
           if (row.rollout_id !== null)
             throw failedPrecondition('the command belongs to a rollout: skip the device there');
           if (row.status === 'cancelled') return toRecord(row);
@@ -191,6 +194,13 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
     }
     return row;
   });
+}
+
+/** Throws PERMISSION_DENIED instead of the error that a command does not exist for a change, if the caller may read it. */
+async function refuseOf(tx: Transaction, context: CallContext, correlationId: string, error: unknown): Promise<never> {
+  if (!holdsInPart(context.caller, 'rpc:read')) throw error;
+  await getCommand(tx, visibleTo(context, 'rpc:read'), correlationId);
+  throw permissionDenied('the scope rpc:write is limited to device groups that the device of the command is not in');
 }
 
 /** The commands that the caller reaches with a scope. */

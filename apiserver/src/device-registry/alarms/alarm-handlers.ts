@@ -21,7 +21,7 @@ import { freeJsonField, idField, textField, updatedFields } from '../../platform
 import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Caller, Implementation } from '../../platform/rpc.ts';
 import { listSized } from '../../platform/statements/sized-rows.ts';
-import { visibilityOf, wholeTenant } from '../../platform/visibility.ts';
+import { holdsInPart, visibilityOf, wholeTenant } from '../../platform/visibility.ts';
 import type { HoldDevice } from '../entities/entity-parts.ts';
 import {
   alarmLimit,
@@ -173,8 +173,8 @@ const found = (row: AlarmRow | undefined): AlarmRow => {
 
 /** Returns why a user may not change an alarm: it is hidden from the user, or its device is not one that it may handle. */
 async function refusalOf(tx: Transaction, caller: Caller, alarmId: string): Promise<KelletError> {
-  const mayRead = caller.scopes.has(reading) || caller.limitedGrants.some(({ scopes }) => scopes.includes(reading));
-  const isShown = mayRead && (await findAlarm(tx, caller.tenantId, alarmId, visibilityOf(caller, reading)));
+  const isShown =
+    holdsInPart(caller, reading) && (await findAlarm(tx, caller.tenantId, alarmId, visibilityOf(caller, reading)));
   return isShown
     ? permissionDenied('the scope alarms:write is limited to device groups that the alarm’s device is not in')
     : notFound('alarm');

@@ -8,7 +8,7 @@ import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { storedId } from '../../platform/ids.ts';
 import { inSomeTrace, setTraceOwner } from '../../platform/observability/tracing.ts';
 import { type Caller, publicCaller } from '../../platform/rpc.ts';
-import { deviceGroupsOf, type Visibility, visibilityOf } from '../../platform/visibility.ts';
+import { holdsInPart, type Visibility, visibilityOf } from '../../platform/visibility.ts';
 import type { AccessEntry } from '../observability/access-log.ts';
 import type { AuditLog } from '../observability/audit-log.ts';
 import { type RateLimiter, rateLimitHeaders, type WindowState } from '../rate-limit/rate-limit.ts';
@@ -136,7 +136,7 @@ export class Admission {
   }
 
   private async mayRead(caller: Caller, deviceId: string): Promise<boolean> {
-    if (!caller.scopes.has(readingDevices) && deviceGroupsOf(caller, readingDevices) === null) return false;
+    if (!holdsInPart(caller, readingDevices)) return false;
     return this.devices.isVisible(caller.tenantId, deviceId, visibilityOf(caller, readingDevices));
   }
 

@@ -2,12 +2,13 @@ import type { DescService } from '@bufbuild/protobuf';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { Access_Caller, Access_CustomerAccess } from '@kellet/proto/es/kellet/v1/options_pb';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { VerifierService } from '@kellet/proto/es/kellet/v1/verifier_pb';
 import { expect } from 'chai';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import type { ChainedEvent } from '../../platform/audit/audit-event.ts';
 import { type AuditFilters, listEvents } from '../../platform/audit/audit-store.ts';
 import { systemClock } from '../../platform/clock.ts';
-import { KelletError, notFound } from '../../platform/errors.ts';
+import { KelletError, notFound, permissionDenied } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { allScopes } from '../../platform/scopes.ts';
@@ -42,6 +43,9 @@ describe('the audit log of the gateway', function () {
         const others = handlers.filter(([name]) => name !== 'validateToken');
         registry.register(service, Object.fromEntries(others) as unknown as Implementation<DescService>);
       }
+      registry.register(VerifierService, {
+        verifyHash: async ({ includeBundle }) => (includeBundle ? Promise.reject(permissionDenied('no')) : {}),
+      });
       registry.register(AuthService, {
         deleteUser: async () => Promise.reject(notFound('user')),
         createUser: async () => ({ userId: 'u7' }),
@@ -142,6 +146,14 @@ describe('the audit log of the gateway', function () {
     expect([...new Set(actions)].sort()).to.deep.equal(actionsOf(reading));
     // A minute may have passed meanwhile.
     expect(actions.length).to.be.below(2.5 * reading.length);
+  });
+
+  it('has attempts to read that are refused by what they are about, the same ones once a minute', async () => {
+    for (const query of ['', '?include_bundle=true', '?include_bundle=true'])
+      await send('GET', `verify/hash/${'0'.repeat(64)}${query}`, 'all');
+    const refused = () => events('acme', { actor: 'u9', action: 'VerifierService/VerifyHash' });
+    await eventually(async () => (await refused()).length > 0);
+    expect((await refused()).map(({ result }) => result)).to.deep.equal(['PERMISSION_DENIED']);
   });
 
   it('says who did what, from where and with which result', async () => {

@@ -1,6 +1,6 @@
 // Records calls that change something in the audit log: a successful one durably before its response, and attempts that
 // failed or were refused soon after, also those to read.
-import type { DescMethod } from '@bufbuild/protobuf';
+import type { DescMethod, MessageShape } from '@bufbuild/protobuf';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
 import { actorOf, type AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
@@ -39,7 +39,7 @@ export class AuditLog {
     return {
       unary: (method, request, context) => {
         const audited = this.auditedOf(method, context.caller);
-        if (!audited) return invoker.unary(method, request, context);
+        if (!audited) return this.read(method, request, context, invoker);
         return this.recorded(new AuditedCall(audited, context, () => request), () =>
           invoker.unary(method, request, context),
         );
@@ -79,6 +79,24 @@ export class AuditLog {
     // A page may ask again and again for what its reader may not see.
     if (changing) this.trail.note(facts);
     else this.trail.noteOnce(facts);
+  }
+
+  /** Makes a call that changes nothing, and records it if its handler denies it. */
+  private async read<M extends DescMethod>(
+    method: M,
+    request: MessageShape<M['input']>,
+    context: CallContext,
+    invoker: Invoker,
+  ): Promise<MessageShape<M['output']>> {
+    try {
+      return await invoker.unary(method, request, context);
+    } catch (error) {
+      const read = this.methods.others.get(method);
+      if (read && toKelletError(error).code === 'PERMISSION_DENIED' && !isRoutine(method, context.caller)) {
+        this.trail.noteOnce(new AuditedCall(read, context, () => request).facts('PERMISSION_DENIED'));
+      }
+      throw error;
+    }
   }
 
   /** Returns how calls of a method are recorded if this caller makes them; never those of devices. */
