@@ -62,10 +62,10 @@ export async function beginPending(
  */
 export async function findPending(tx: Transaction, token: string, now: number): Promise<PendingSignIn | undefined> {
   const { rows } = await tx.query<PendingSignIn>(
-    `SELECT user_id, challenge, sso_provider, sso_id_token, sso_sid FROM pending_sign_ins p
-     WHERE token_hash = $1 AND expires_at > $2 AND (sso_updated_at IS NULL OR EXISTS (
-       SELECT FROM sso_providers s WHERE s.tenant_id = p.tenant_id AND s.provider = p.sso_provider
-         AND date_trunc('milliseconds', s.updated_at) = p.sso_updated_at))`,
+    `SELECT p.user_id, p.challenge, p.sso_provider, p.sso_id_token, p.sso_sid FROM pending_sign_ins p
+       LEFT JOIN sso_providers s ON s.tenant_id = p.tenant_id AND s.provider = p.sso_provider
+     WHERE p.token_hash = $1 AND p.expires_at > $2
+       AND (p.sso_updated_at IS NULL OR date_trunc('milliseconds', s.updated_at) = p.sso_updated_at)`,
     [credentialHash(token), new Date(now)],
   );
   return rows[0];
