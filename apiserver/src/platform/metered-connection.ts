@@ -9,6 +9,39 @@ import { LRUCache } from 'lru-cache';
 /** More than is sent until a handshake is complete: a chain of four certificates with RSA 4096 has 8 KiB. */
 const handshakeBytes = 16 * 1024;
 
+/** Records in a read of which each takes little of the time. */
+const fewRecords = 32;
+
+/** Bytes of the header of a record, the last two of which are its length (RFC 8446, section 5.1). */
+const recordHeaderBytes = 5;
+
+/** Counts the records of TLS that begin in what is read. */
+class RecordCounter {
+  /** Bytes until the next record begins. */
+  private left = 0;
+  /** What has been read of a header. */
+  private header: readonly number[] = [];
+
+  count(bytes: Buffer): number {
+    let records = 0;
+    for (let at = 0; at < bytes.length;) {
+      if (this.left > 0) {
+        const skipped = Math.min(this.left, bytes.length - at);
+        this.left -= skipped;
+        at += skipped;
+        continue;
+      }
+      this.header = [...this.header, bytes[at]!];
+      at += 1;
+      if (this.header.length < recordHeaderBytes) continue;
+      this.left = this.header[3]! * 256 + this.header[4]!;
+      this.header = [];
+      records += 1;
+    }
+    return records;
+  }
+}
+
 /** The time that was spent on connections, by owner. */
 export class SpentTimes {
   private readonly spent = new LRUCache<string, { milliseconds: number; at: number }>({ max: 10_000 });
@@ -41,7 +74,10 @@ export class SpentTimes {
 export interface Meter {
   readonly owner: string;
   readonly times: SpentTimes;
-  /** Whether only the handshake is metered. */
+  /**
+   * Whether, after the handshake, only reads of many records are metered: one may hold thousands that change keys, or have one byte,
+   * each of which takes many microseconds.
+   */
   readonly untilOpen?: boolean;
 }
 
@@ -52,6 +88,9 @@ export class MeteredConnection extends Duplex {
   readonly socket: Socket;
   private readonly meter: Meter;
   private isOpen = false;
+  private readonly records = new RecordCounter();
+  /** What was read with many records. */
+  private readonly costly = new WeakSet<Buffer>();
   private received = 0;
   private waiting: NodeJS.Timeout | undefined;
   private hasEnded = false;
@@ -60,7 +99,10 @@ export class MeteredConnection extends Duplex {
     super();
     this.socket = socket;
     this.meter = meter;
-    socket.on('data', (bytes: Buffer) => this.pass(bytes));
+    socket.on('data', (bytes: Buffer) => {
+      if (this.records.count(bytes) > fewRecords) this.costly.add(bytes);
+      this.pass(bytes);
+    });
     socket.on('end', () => {
       this.hasEnded = true;
       if (!this.waiting) this.push(null);
@@ -71,8 +113,8 @@ export class MeteredConnection extends Duplex {
     });
   }
 
-  private get isMetered(): boolean {
-    return !(this.isOpen && this.meter.untilOpen);
+  private isMetered(bytes: Buffer): boolean {
+    return !(this.isOpen && this.meter.untilOpen) || this.costly.has(bytes);
   }
 
   /** The handshake is complete. */
@@ -82,7 +124,7 @@ export class MeteredConnection extends Duplex {
 
   /** Whoever listens works on the bytes at once: TLS, and HTTP on what it has decrypted. */
   override emit(event: string | symbol, ...values: unknown[]): boolean {
-    if (event !== 'data' || !this.isMetered) return super.emit(event, ...values);
+    if (event !== 'data' || !this.isMetered(values[0] as Buffer)) return super.emit(event, ...values);
     const began = performance.now();
     MeteredConnection.current = this;
     try {
@@ -112,7 +154,7 @@ export class MeteredConnection extends Duplex {
   }
 
   private pass(bytes: Buffer): void {
-    const wait = this.isMetered ? this.meter.times.wait(this.meter.owner) : 0;
+    const wait = this.isMetered(bytes) ? this.meter.times.wait(this.meter.owner) : 0;
     if (wait > 0) return this.passLater(bytes, wait);
     // What follows a handshake may come with it.
     const part = this.isOpen ? bytes : bytes.subarray(0, handshakeBytes - this.received);
@@ -121,8 +163,10 @@ export class MeteredConnection extends Duplex {
       return;
     }
     this.received += part.length;
+    const rest = bytes.subarray(part.length);
+    if (this.costly.has(bytes)) this.costly.add(part).add(rest);
     const hasRoom = this.push(part);
-    if (part.length < bytes.length) return this.passLater(bytes.subarray(part.length), 0);
+    if (rest.length > 0) return this.passLater(rest, 0);
     if (hasRoom) this.socket.resume();
     else this.socket.pause();
     // Also a socket that is paused ends.

@@ -2,7 +2,14 @@
 import { once } from 'node:events';
 import type { AddressInfo, LookupFunction } from 'node:net';
 import { text } from 'node:stream/consumers';
-import { createServer, getCACertificates, type Server, setDefaultCACertificates, type TlsOptions } from 'node:tls';
+import {
+  createServer,
+  getCACertificates,
+  type Server,
+  setDefaultCACertificates,
+  type TlsOptions,
+  type TLSSocket,
+} from 'node:tls';
 import { expect } from 'chai';
 import { certificateOf, newKeys } from '../../auth/testing/test-certificates.ts';
 import { SpentTimes } from '../metered-connection.ts';
@@ -64,6 +71,23 @@ describe('connections to servers that tenants choose', () => {
     expect(await (await serve({ cert: issued.cert + other.repeat(3) }))()).to.equal('hello');
     const long = await serve({ cert: issued.cert + other.repeat(40) });
     expect(await long()).to.match(/more than 16384 bytes in its handshake/);
+  });
+
+  it('have no further handshake, which could have a long chain', async () => {
+    const server = createServer({ ...issued, maxVersion: 'TLSv1.2' });
+    servers.push(server);
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const { port } = server.address() as AddressInfo;
+    const secured = once(server, 'secureConnection') as Promise<[TLSSocket]>;
+    const times = new SpentTimes(0.2, 100);
+    connectMetered({ host: 'a.test', port, lookup, owner: 'acme', times }, undefined, (_error, socket) =>
+      socket.on('error', () => undefined).resume(),
+    );
+    const [socket] = await secured;
+    const error = await new Promise<Error | null>((resolve) => {
+      socket.once('error', resolve).renegotiate({ rejectUnauthorized: false }, resolve);
+    });
+    expect(error?.message).to.match(/no renegotiation/);
   });
 
   it('wait once servers of the same owner have taken much time, and no others', async () => {

@@ -1,4 +1,5 @@
 // Connections over TLS to servers that tenants choose.
+import { constants } from 'node:crypto';
 import { connect as connectTcp, isIP, type LookupFunction } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { connect as connectTls, DEFAULT_CIPHERS } from 'node:tls';
@@ -43,6 +44,8 @@ export function connectMetered(
     const metered = new MeteredConnection(socket, target);
     const secure = connectTls({
       ...{ socket: metered, host, servername: isIP(host) === 0 ? host : '', ciphers, ecdhCurve: groups },
+      // A further handshake could have any length.
+      secureOptions: constants.SSL_OP_NO_RENEGOTIATION,
     });
     secure.once('secureConnect', () => metered.open());
     done(null, secure);

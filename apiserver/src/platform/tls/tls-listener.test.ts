@@ -84,6 +84,17 @@ describe('a listener of TLS', () => {
     expect(taken).to.deep.equal(['127.0.0.1 CN=with-3']);
   });
 
+  it('takes no further handshake, which could have a long chain', async () => {
+    const port = await listen({ connections: 10, handshakeTimeout: 5000 }, (socket) => socket.on('error', () => 0));
+    const options = { port, host: '127.0.0.1', rejectUnauthorized: false, maxVersion: 'TLSv1.2' } as const;
+    const client = connectTls(options).on('error', () => undefined);
+    await once(client, 'secureConnect');
+    const error = await new Promise<Error | null>((resolve) => {
+      client.once('error', resolve).renegotiate({ rejectUnauthorized: false }, resolve);
+    });
+    expect(error?.message).to.match(/no renegotiation/);
+  });
+
   it('ends what was accepted when the socket below it is destroyed', async () => {
     let closed: Promise<unknown> | undefined;
     const options = { connections: 10, handshakeTimeout: 5000 };

@@ -1,6 +1,7 @@
 // Listeners of the ports that terminate TLS. The public ones ask for a client certificate, but do not require one, and do not
 // judge it: a handshake only proves that the client holds its private key. The credential's record says whose it is. With an
 // authority (the control port) the handshake fails without a certificate that it has signed.
+import { constants } from 'node:crypto';
 import { createServer, type Server, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TlsOptions, type TLSSocket } from 'node:tls';
 import { addressBlock } from '../addresses/address-block.ts';
@@ -28,7 +29,9 @@ export function createTlsListener(
   logger: Logger,
   accept: (socket: TLSSocket) => void,
 ): Server {
-  const fixed = { minVersion: 'TLSv1.2', ...options } as const;
+  // A further handshake of TLS 1.2 would not be metered.
+  const secureOptions = (options.secureOptions ?? 0) | constants.SSL_OP_NO_RENEGOTIATION;
+  const fixed = { minVersion: 'TLSv1.2', ...options, secureOptions } as const;
   const certificate = files.read();
   const server = createTlsServer(
     { ...fixed, ...certificate, requestCert: true, rejectUnauthorized: certificate.ca !== undefined },
