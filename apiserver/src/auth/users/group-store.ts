@@ -1,6 +1,6 @@
 // SQL of groups of users and their members.
 import type { Transaction } from '../../platform/database/database.ts';
-import { countedLimit } from '../../platform/database/number-limits.ts';
+import { checkRoom, countedLimit } from '../../platform/database/number-limits.ts';
 import { alreadyExists, notFound, sqlState } from '../../platform/errors.ts';
 import type { Grant } from '../roles/rights.ts';
 
@@ -122,13 +122,28 @@ export async function setMembers(
   );
 }
 
-/** Makes a user a member of these groups and no others. They exist. */
+/** Members of one group: every page of groups, and every change of what one grants, names all of them. */
+export const memberLimit = countedLimit(
+  'group',
+  'SELECT FROM user_group_members WHERE tenant_id = $1 AND group_id = $2',
+  1000,
+  'members',
+);
+
+/**
+ * Makes a user, who is a member of the groups `before`, a member of `groupIds` and no others. They exist, and are held. Throws
+ * RESOURCE_EXHAUSTED if one that the user joins has too many members.
+ */
 export async function setGroups(
   tx: Transaction,
   tenantId: string,
   userId: string,
   groupIds: readonly string[],
+  before: readonly string[] = [],
 ): Promise<void> {
+  for (const groupId of groupIds) {
+    if (!before.includes(groupId)) await checkRoom(tx, [tenantId, groupId], memberLimit);
+  }
   await tx.query(
     'DELETE FROM user_group_members WHERE tenant_id = $1 AND user_id = $2 AND group_id <> ALL($3::uuid[])',
     [...[tenantId, userId, groupIds]],

@@ -23,12 +23,12 @@ import {
   holdUsers,
   insertGroup,
   listGroups,
+  memberLimit,
   setMembers,
   userGroupLimit,
 } from './group-store.ts';
 
 const updatable = ['name', 'scopes', 'device_group_ids', 'user_ids'] as const;
-const maximumMembers = 1000;
 /** Groups of a page that waits for no turn: each may have so many members. */
 const smallPage = 20;
 /**
@@ -67,7 +67,8 @@ export function groupHandlers(
     group: Pick<GroupRow, 'group_id' | 'user_ids'>,
     userIds: readonly string[],
   ): Promise<void> => {
-    if (userIds.length > maximumMembers) throw invalidArgument(`a group has at most ${maximumMembers} members`);
+    if (userIds.length > memberLimit.maximum)
+      throw invalidArgument(`a group has at most ${memberLimit.maximum} members`);
     const before = new Set(group.user_ids);
     const leaving = group.user_ids.filter((id) => !userIds.includes(id));
     const changed = [...userIds.filter((id) => !before.has(id)), ...leaving];
@@ -230,7 +231,8 @@ function deviceGroupsField(ids: readonly string[]): string[] {
 }
 
 function usersField(ids: readonly string[]): string[] {
-  if (ids.length > maximumMembers) throw invalidArgument(`user_ids must name at most ${maximumMembers} users`);
+  if (ids.length > memberLimit.maximum)
+    throw invalidArgument(`user_ids must name at most ${memberLimit.maximum} users`);
   const userIds = [...new Set(ids.map((id) => id.toLowerCase()))];
   const malformed = userIds.find((id) => !isId(id));
   if (malformed !== undefined) throw notFound(`user_ids: ${JSON.stringify(malformed)}`);
