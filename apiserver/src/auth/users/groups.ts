@@ -10,6 +10,7 @@ import { failedPrecondition, invalidArgument, notFound } from '../../platform/er
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { CallContext, Caller, Implementation } from '../../platform/rpc.ts';
+import { listSized } from '../../platform/statements/sized-rows.ts';
 import { checkGrant, checkKnownScopes } from '../api-keys/api-keys.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
@@ -127,13 +128,14 @@ export function groupHandlers(
     },
 
     listGroups: async (request, { tenantId }) => {
-      const scope = [tenantId, 'groups'];
-      const page = paging.open<string>(request, scope);
-      return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const rows = await database.read(tenantId, (tx) => listGroups(tx, tenantId, page.after, page.size + 1));
-        const closed = paging.close(rows, page, scope, (row) => row.group_id);
-        return { groups: closed.rows.map(toGroup), nextPageToken: closed.nextPageToken };
+      const { items: groups, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'groups'],
+        smallPage,
+        cursorOf: (row: GroupRow) => row.group_id,
+        read: (tx, after, room) => listGroups(tx, tenantId, after, room),
+        toItem: toGroup,
       });
+      return { groups, nextPageToken };
     },
 
     updateGroup: async (request, context) => {
