@@ -35,9 +35,9 @@ export async function countHeld(
 }
 
 /**
- * Throws RESOURCE_EXHAUSTED if the owner, a tenant or a tenant's device or group of users, has no room for another, or has
- * more than the maximum `including` one that the transaction has added. Takes an advisory lock, which serialises additions
- * until the transaction ends.
+ * Throws RESOURCE_EXHAUSTED if the owner, a tenant or a tenant's device or group of users, has no room for another, or
+ * has more than the maximum `including` one that the transaction has added. Takes an advisory lock, which serialises
+ * additions until the transaction ends.
  */
 export async function checkRoom(
   tx: Transaction,
