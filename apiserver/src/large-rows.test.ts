@@ -182,26 +182,33 @@ describe('lists of large rows', function () {
     await test?.drop();
   });
 
-  for (const { route, field, id, table, where = 'true', order } of lists) {
-    it(`ends pages of ${field} early, and none is missing`, async () => {
-      const filled = route.replace('{device_id}', deviceId).replace('{rollout_id}', rolloutId);
-      const path = `http://127.0.0.1:${process.ports.restPort}/api/v1/${filled}`;
-      const ids: string[] = [];
-      let pages = 0;
-      let pageToken = '';
-      do {
-        const response = await fetch(`${path}?page_size=500&page_token=${encodeURIComponent(pageToken)}`, {
-          headers: { authorization: `Bearer ${token}` },
-        });
-        const text = await response.text();
-        expect(response.status, text.slice(0, 200)).to.equal(200);
-        expect(text.length).to.be.below(2.1 * mebibyte);
-        const body = JSON.parse(text) as Record<string, Record<string, string>[]> & { next_page_token: string };
-        expect(body[field]).not.to.deep.equal([]);
-        ids.push(...body[field]!.map((item) => item[id]!));
-        pageToken = body.next_page_token;
-        pages += 1;
-      } while (pageToken !== '');
+  /** Reads a list page by page. Returns the ids of its items, and how many pages there were. */
+  const pagesOf = async ({ route, field, id }: Pick<List, 'route' | 'field' | 'id'>) => {
+    const filled = route.replace('{device_id}', deviceId).replace('{rollout_id}', rolloutId);
+    const path = `http://127.0.0.1:${process.ports.restPort}/api/v1/${filled}`;
+    const ids: string[] = [];
+    let pages = 0;
+    let pageToken = '';
+    do {
+      const response = await fetch(`${path}?page_size=500&page_token=${encodeURIComponent(pageToken)}`, {
+        headers: { authorization: `Bearer ${token}` },
+      });
+      const text = await response.text();
+      expect(response.status, text.slice(0, 200)).to.equal(200);
+      expect(text.length).to.be.below(2.1 * mebibyte);
+      const body = JSON.parse(text) as Record<string, Record<string, string>[]> & { next_page_token: string };
+      expect(body[field]).not.to.deep.equal([]);
+      ids.push(...body[field]!.map((item) => item[id]!));
+      pageToken = body.next_page_token;
+      pages += 1;
+    } while (pageToken !== '');
+    return { ids, pages };
+  };
+
+  for (const list of lists) {
+    it(`ends pages of ${list.field} early, and none is missing`, async () => {
+      const { ids, pages } = await pagesOf(list);
+      const { id, table, where = 'true', order } = list;
       const { rows } = await test.database.system((tx) =>
         tx.query<{ id: string }>(
           `SELECT ${id} AS id FROM ${table} WHERE tenant_id = $1 AND ${where} ORDER BY ${order}`,
@@ -212,6 +219,35 @@ describe('lists of large rows', function () {
       expect(pages).to.be.above(2);
     });
   }
+
+  it('ends pages of groups of users early where these have many members', async () => {
+    await test.database.system(async (tx) => {
+      await tx.query(
+        `INSERT INTO users (user_id, tenant_id, email, role, password_hash)
+         SELECT gen_random_uuid(), $1, n || '@members.test', 'viewer', '' FROM generate_series(1, 1000) AS n`,
+        [tenantId],
+      );
+      await tx.query(
+        `INSERT INTO user_groups (tenant_id, group_id, name, scopes)
+         SELECT $1, gen_random_uuid(), 'large ' || n, ARRAY['ota:read'] FROM generate_series(1, 80) AS n`,
+        [tenantId],
+      );
+      await tx.query(
+        `INSERT INTO user_group_members (tenant_id, group_id, user_id)
+         SELECT $1, group_id, user_id FROM user_groups g JOIN users u USING (tenant_id)
+         WHERE g.tenant_id = $1 AND g.name LIKE 'large %' AND u.email LIKE '%@members.test'`,
+        [tenantId],
+      );
+    });
+    const { ids, pages } = await pagesOf({ route: 'auth/groups', field: 'groups', id: 'group_id' });
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ id: string }>(`SELECT group_id AS id FROM user_groups WHERE tenant_id = $1 ORDER BY group_id`, [
+        tenantId,
+      ]),
+    );
+    expect(ids).to.deep.equal(rows.map((row) => row.id));
+    expect(pages).to.be.above(2);
+  });
 
   it('ends pages of devices early where they inherit much', async () => {
     await test.database.system(async (tx) => {

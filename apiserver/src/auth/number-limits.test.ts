@@ -1,4 +1,5 @@
 // How many users and keys a tenant or a device may have, and what is deleted of those that have ended, and of attempts to sign in.
+import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import type { Transaction } from '../platform/database/database.ts';
@@ -12,7 +13,7 @@ import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
 import { createAuth } from './service.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
 import { deleteExpiredReturns } from './sso/provider-store.ts';
-import { method, TestAuth } from './testing/test-auth.ts';
+import { method, password, TestAuth } from './testing/test-auth.ts';
 import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
 
 describe('the number of users and keys', function () {
@@ -47,6 +48,43 @@ describe('the number of users and keys', function () {
     expect(await outcomeOf(at.makeUser())).to.equal('OK');
     await query(`DELETE FROM users WHERE tenant_id = 'acme'`);
     await query(`DELETE FROM kept_sums WHERE tenant_id = 'acme'`);
+  });
+
+  it('of members of a group has a maximum, whether they are added to it or it is to them, however many at once', async () => {
+    const { caller } = await at.signedIn();
+    const context = { tenantId: 'acme' };
+    const { groupId } = await at.call(method.createGroup, { name: 'large', scopes: ['ota:write'] }, caller, context);
+    await query(
+      `WITH made AS (
+         INSERT INTO users (user_id, tenant_id, email, role, password_hash)
+         SELECT gen_random_uuid(), 'acme', gen_random_uuid() || '@test', 'viewer', '' FROM generate_series(1, 998)
+         RETURNING user_id)
+       INSERT INTO user_group_members (tenant_id, group_id, user_id) SELECT 'acme', $1, user_id FROM made`,
+      [groupId],
+    );
+    const make = () =>
+      at.call(
+        method.createUser,
+        { email: `${newId()}@test`, role: User_Role.viewer, password, groupIds: [groupId] },
+        caller,
+        context,
+      );
+    const others = [await at.makeUser('viewer'), await at.makeUser('viewer'), await at.makeUser('viewer')];
+    const change = (userId: string) =>
+      at.call(
+        method.updateUser,
+        { userId, groupIds: [groupId], updateMask: { paths: ['group_ids'] } },
+        caller,
+        context,
+      );
+    const joins = [make(), make(), ...others.map((user) => change(user.user_id))];
+    const outcomes = await Promise.all(joins.map(outcomeOf));
+    expect(outcomes.toSorted()).to.deep.equal(['OK', 'OK', ...Array<string>(3).fill('RESOURCE_EXHAUSTED')]);
+    expect((await refusal(make())).message).to.equal('a group has at most 1000 members');
+    const { userIds } = await at.call(method.getGroup, { groupId }, caller, context);
+    expect(userIds).to.have.length(1000);
+    // A member stays one.
+    expect(await outcomeOf(change(userIds[0]!))).to.equal('OK');
   });
 
   it('of service accounts’ keys has a maximum, which those that ended long ago do not count towards', async () => {

@@ -1,7 +1,8 @@
 // SQL of groups of users and their members.
 import type { Transaction } from '../../platform/database/database.ts';
-import { countedLimit } from '../../platform/database/number-limits.ts';
+import { checkRoom, countedLimit } from '../../platform/database/number-limits.ts';
 import { alreadyExists, notFound, sqlState } from '../../platform/errors.ts';
+import { type Room, type SizedRow, sizedRows } from '../../platform/statements/sized-rows.ts';
 import type { Grant } from '../roles/rights.ts';
 
 /** A group with its members. */
@@ -18,6 +19,9 @@ export interface GroupRow {
 const groupColumns = `group_id, name, scopes, device_group_ids::text[], created_at, updated_at,
   ARRAY(SELECT user_id::text FROM user_group_members m WHERE m.tenant_id = g.tenant_id AND m.group_id = g.group_id
     ORDER BY user_id) AS user_ids`;
+
+/** Bytes of an id in a response. */
+const idBytes = 39;
 
 /** Returns what a group grants. */
 export const grantOf = (row: Pick<GroupRow, 'scopes' | 'device_group_ids'>): Grant => ({
@@ -62,17 +66,22 @@ export async function findGroup(
   return rows[0];
 }
 
-/** Returns at most `limit` groups after one, in order of their ids. */
+/** Returns groups after one, in order of their ids, as far as there is room for them and their members. */
 export async function listGroups(
   tx: Transaction,
   tenantId: string,
   after: string | undefined,
-  limit: number,
-): Promise<GroupRow[]> {
-  const { rows } = await tx.query<GroupRow>(
-    `SELECT ${groupColumns} FROM user_groups g WHERE tenant_id = $1 AND ($2::uuid IS NULL OR group_id > $2)
-     ORDER BY group_id LIMIT $3`,
-    [tenantId, after ?? null, limit],
+  room: Room,
+): Promise<(GroupRow & SizedRow)[]> {
+  const { rows } = await tx.query<GroupRow & SizedRow>(
+    sizedRows(
+      `SELECT ${groupColumns}, octet_length(scopes::text) + ${idBytes} * (SELECT count(*)::int4
+         FROM user_group_members m WHERE m.tenant_id = g.tenant_id AND m.group_id = g.group_id) AS row_bytes
+       FROM user_groups g WHERE tenant_id = $1 AND ($2::uuid IS NULL OR group_id > $2)`,
+      'group_id',
+      3,
+    ),
+    [tenantId, after ?? null, room.limit, room.bytes],
   );
   return rows;
 }
@@ -122,13 +131,28 @@ export async function setMembers(
   );
 }
 
-/** Makes a user a member of these groups and no others. They exist. */
+/** Members of one group: every page of groups, and every change of what one grants, names all of them. */
+export const memberLimit = countedLimit(
+  'group',
+  'SELECT FROM user_group_members WHERE tenant_id = $1 AND group_id = $2',
+  1000,
+  'members',
+);
+
+/**
+ * Makes a user, who is a member of the groups `before`, a member of `groupIds` and no others. They exist, and are held.
+ * Throws RESOURCE_EXHAUSTED if one that the user joins has too many members.
+ */
 export async function setGroups(
   tx: Transaction,
   tenantId: string,
   userId: string,
   groupIds: readonly string[],
+  before: readonly string[] = [],
 ): Promise<void> {
+  for (const groupId of groupIds) {
+    if (!before.includes(groupId)) await checkRoom(tx, [tenantId, groupId], memberLimit);
+  }
   await tx.query(
     'DELETE FROM user_group_members WHERE tenant_id = $1 AND user_id = $2 AND group_id <> ALL($3::uuid[])',
     [...[tenantId, userId, groupIds]],

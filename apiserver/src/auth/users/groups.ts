@@ -10,6 +10,7 @@ import { failedPrecondition, invalidArgument, notFound } from '../../platform/er
 import { isId, newId } from '../../platform/ids.ts';
 import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { CallContext, Caller, Implementation } from '../../platform/rpc.ts';
+import { listSized } from '../../platform/statements/sized-rows.ts';
 import { checkGrant, checkKnownScopes } from '../api-keys/api-keys.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
@@ -23,12 +24,12 @@ import {
   holdUsers,
   insertGroup,
   listGroups,
+  memberLimit,
   setMembers,
   userGroupLimit,
 } from './group-store.ts';
 
 const updatable = ['name', 'scopes', 'device_group_ids', 'user_ids'] as const;
-const maximumMembers = 1000;
 /** Groups of a page that waits for no turn: each may have so many members. */
 const smallPage = 20;
 /**
@@ -67,7 +68,8 @@ export function groupHandlers(
     group: Pick<GroupRow, 'group_id' | 'user_ids'>,
     userIds: readonly string[],
   ): Promise<void> => {
-    if (userIds.length > maximumMembers) throw invalidArgument(`a group has at most ${maximumMembers} members`);
+    if (userIds.length > memberLimit.maximum)
+      throw invalidArgument(`a group has at most ${memberLimit.maximum} members`);
     const before = new Set(group.user_ids);
     const leaving = group.user_ids.filter((id) => !userIds.includes(id));
     const changed = [...userIds.filter((id) => !before.has(id)), ...leaving];
@@ -126,13 +128,14 @@ export function groupHandlers(
     },
 
     listGroups: async (request, { tenantId }) => {
-      const scope = [tenantId, 'groups'];
-      const page = paging.open<string>(request, scope);
-      return paging.turns.run(tenantId, page.size, smallPage, async () => {
-        const rows = await database.read(tenantId, (tx) => listGroups(tx, tenantId, page.after, page.size + 1));
-        const closed = paging.close(rows, page, scope, (row) => row.group_id);
-        return { groups: closed.rows.map(toGroup), nextPageToken: closed.nextPageToken };
+      const { items: groups, nextPageToken } = await listSized({ database, paging }, request, {
+        scope: [tenantId, 'groups'],
+        smallPage,
+        cursorOf: (row: GroupRow) => row.group_id,
+        read: (tx, after, room) => listGroups(tx, tenantId, after, room),
+        toItem: toGroup,
       });
+      return { groups, nextPageToken };
     },
 
     updateGroup: async (request, context) => {
@@ -230,7 +233,8 @@ function deviceGroupsField(ids: readonly string[]): string[] {
 }
 
 function usersField(ids: readonly string[]): string[] {
-  if (ids.length > maximumMembers) throw invalidArgument(`user_ids must name at most ${maximumMembers} users`);
+  if (ids.length > memberLimit.maximum)
+    throw invalidArgument(`user_ids must name at most ${memberLimit.maximum} users`);
   const userIds = [...new Set(ids.map((id) => id.toLowerCase()))];
   const malformed = userIds.find((id) => !isId(id));
   if (malformed !== undefined) throw notFound(`user_ids: ${JSON.stringify(malformed)}`);

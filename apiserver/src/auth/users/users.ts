@@ -164,7 +164,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         const updated = await updateUser(tx, tenantId, userId, { ...changes, role, passwordHash, customer }).catch(
           nameCustomer,
         );
-        if (newGroupIds) await setGroups(tx, tenantId, userId, newGroupIds);
+        if (newGroupIds) await setGroups(tx, tenantId, userId, newGroupIds, oldGroupIds);
         // A new password ends the sessions opened with the old one, except the one that changes it.
         if (passwordHash !== null) await revokeSessionsOfUser(tx, userId, caller.sessionId);
         if (resets) await resetFactors(tx, tenantId, userId);

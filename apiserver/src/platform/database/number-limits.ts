@@ -1,4 +1,4 @@
-// How many of something a tenant or a device may have. docs/operations.md lists the maximums.
+// How many of something a tenant, a device or a group of users may have. docs/operations.md lists the maximums.
 import { resourceExhausted } from '../errors.ts';
 import { nilId } from '../ids.ts';
 import { holdLock, numberLock } from './advisory-locks.ts';
@@ -6,11 +6,11 @@ import type { Transaction } from './database.ts';
 
 /** A limit on a number. */
 export interface NumberLimit {
-  readonly of: 'tenant' | 'device';
+  readonly of: 'tenant' | 'device' | 'group';
   readonly maximum: number;
   /** The plural that messages use. */
   readonly what: string;
-  /** SQL: how many there are, at least up to the maximum and one more. $1 is the tenant, $2 the device. */
+  /** SQL: how many there are, at least up to the maximum and one more. $1 is the tenant, $2 the device or group. */
   readonly held: string;
 }
 
@@ -27,7 +27,7 @@ export const countedLimit = (of: NumberLimit['of'], rows: string, maximum: numbe
 /** Returns how many the owner has, at least up to the maximum and one more. */
 export async function countHeld(
   tx: Transaction,
-  owner: readonly [tenantId: string, deviceId?: string],
+  owner: readonly [tenantId: string, ownId?: string],
   { held }: NumberLimit,
 ): Promise<number> {
   const { rows } = await tx.query<{ held: number }>(`SELECT ${held} AS held`, owner);
@@ -35,13 +35,13 @@ export async function countHeld(
 }
 
 /**
- * Throws RESOURCE_EXHAUSTED if the owner, a tenant or a tenant's device, has no room for another, or has more than the
- * maximum `including` one that the transaction has added. Takes an advisory lock, which serialises additions until the
- * transaction ends.
+ * Throws RESOURCE_EXHAUSTED if the owner, a tenant or a tenant's device or group of users, has no room for another, or
+ * has more than the maximum `including` one that the transaction has added. Takes an advisory lock, which serialises
+ * additions until the transaction ends.
  */
 export async function checkRoom(
   tx: Transaction,
-  owner: readonly [tenantId: string, deviceId?: string],
+  owner: readonly [tenantId: string, ownId?: string],
   limit: NumberLimit,
   including: 0 | 1 = 0,
 ): Promise<void> {
