@@ -19,8 +19,10 @@ const recordHeaderBytes = 5;
 class RecordCounter {
   /** Bytes until the next record begins. */
   private left = 0;
-  /** What has been read of a header. */
-  private header: readonly number[] = [];
+  /** How many bytes of a header have been read. */
+  private headerBytes = 0;
+  /** The first byte of the length in the header that is being read. */
+  private lengthBegin = 0;
 
   count(bytes: Buffer): number {
     let records = 0;
@@ -31,11 +33,13 @@ class RecordCounter {
         at += skipped;
         continue;
       }
-      this.header = [...this.header, bytes[at]!];
+      const byte = bytes[at]!;
       at += 1;
-      if (this.header.length < recordHeaderBytes) continue;
-      this.left = this.header[3]! * 256 + this.header[4]!;
-      this.header = [];
+      this.headerBytes += 1;
+      if (this.headerBytes === recordHeaderBytes - 1) this.lengthBegin = byte;
+      if (this.headerBytes < recordHeaderBytes) continue;
+      this.left = this.lengthBegin * 256 + byte;
+      this.headerBytes = 0;
       records += 1;
     }
     return records;
@@ -100,7 +104,8 @@ export class MeteredConnection extends Duplex {
     this.socket = socket;
     this.meter = meter;
     socket.on('data', (bytes: Buffer) => {
-      if (this.records.count(bytes) > fewRecords) this.costly.add(bytes);
+      // Otherwise all reads are metered.
+      if (meter.untilOpen && this.records.count(bytes) > fewRecords) this.costly.add(bytes);
       this.pass(bytes);
     });
     socket.on('end', () => {

@@ -24,14 +24,13 @@ export interface ProviderRow {
 /** Providers of one tenant. */
 export const providerLimit = countedLimit('tenant', 'SELECT FROM sso_providers WHERE tenant_id = $1', 50, 'providers');
 
-const columns =
-  'tenant_id, provider, issuer, client_id, client_secret, allowed_domains, role_mapping, created_at, updated_at';
-
 /** What is needed to talk to a provider. */
 export type ProviderClientRow = Pick<ProviderRow, 'tenant_id' | 'provider' | 'issuer' | 'client_id' | 'client_secret'>;
 
 /** Strangers have these read, so they do not include the roles, which may have 400 KB. */
 const clientColumns = 'tenant_id, provider, issuer, client_id, client_secret';
+
+const columns = `${clientColumns}, allowed_domains, role_mapping, created_at, updated_at`;
 
 /** What a provider consists of. */
 export type ProviderSettings = Omit<ProviderRow, 'created_at' | 'updated_at'>;

@@ -39,7 +39,7 @@ export class MissedBlocks {
    * Blocks of the header chain that were read. A transaction is stored before it is sent, so a block that has been read
    * contains no later one.
    */
-  private read = new Set<string>();
+  private readonly read = new Set<string>();
   /** How often blocks could not be read, as the node may not keep them: the more often, the later they come. */
   private readonly failures = new Map<string, number>();
 
@@ -75,7 +75,10 @@ export class MissedBlocks {
       return tip === undefined ? [] : storedHeaders(tx, Math.max(0, tip - maximumDepth + 1), maximumDepth);
     });
     // A block that has left the chain is read again if it returns.
-    this.read = new Set(headers.flatMap(({ blockHash }) => (this.read.has(blockHash) ? [blockHash] : [])));
+    const known = new Set(headers.map(({ blockHash }) => blockHash));
+    for (const remembered of [this.read, this.failures]) {
+      for (const blockHash of remembered.keys()) if (!known.has(blockHash)) remembered.delete(blockHash);
+    }
     const first = headers.findIndex(({ raw }) => parseHeader(raw).time >= since - timeSlackSeconds);
     const unread = first < 0 ? [] : headers.slice(first).filter(({ blockHash }) => !this.read.has(blockHash));
     return unread.sort((a, b) => this.failuresOf(a) - this.failuresOf(b));
