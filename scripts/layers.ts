@@ -35,7 +35,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/grpc': ['platform', 'platform/addresses'],
   'platform/object-store': ['platform', 'platform/concurrency', 'platform/outbound'],
   config: ['platform/*'],
-  policies: ['platform', 'platform/requests', 'platform/database', 'platform/observability'],
+  policies: ['platform', 'platform/addresses', 'platform/requests', 'platform/database', 'platform/observability'],
   audit: ['platform/*', 'config'],
   'auth/certificates': ['platform/*'],
   'auth/roles': ['platform'],

@@ -177,10 +177,20 @@ describe('auth and devices over REST', () => {
         expect(body).to.include({ code: 'PERMISSION_DENIED', message: 'this address is not on the allowlist' });
       }
       expect((await ask('POST', 'auth/validate', { token: device }, device)).status).to.equal(200);
+      for (const [path, body] of [
+        ['auth/login', { email: viewer.email, password }],
+        ['auth/refresh', { refresh_token: viewer.refreshToken }],
+      ] as const) {
+        const refused = await ask('POST', path, body);
+        expect([path, refused.status, refused.body['code']]).to.deep.equal([path, 403, 'PERMISSION_DENIED']);
+      }
+      const wrong = await ask('POST', 'auth/login', { email: viewer.email, password: 'not-the-password' });
+      expect(wrong.status).to.equal(401);
     } finally {
       await allow([]);
     }
     await eventually(async () => (await ask('GET', 'devices', undefined, keyOfHere)).status === 200, 1000);
+    expect((await ask('POST', 'auth/refresh', { refresh_token: viewer.refreshToken })).status).to.equal(200);
   });
 
   it('lets users of a tenant that requires a second factor do nothing but enroll one', async () => {

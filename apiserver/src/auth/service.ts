@@ -16,9 +16,9 @@ import { Loop } from '../platform/background/loop.ts';
 import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import {
+  addressRefused,
   invalidArgument,
   type KelletError,
-  permissionDenied,
   tenantDeleted,
   tenantSuspended,
   unauthenticated,
@@ -253,7 +253,7 @@ export function createAuth(
       const result = await credentialCheck.authenticate(credential, { namespace: '', permission: '' }, address);
       if (!result.valid) throw refusalError(result);
       if (!isAllowed(address, result.caller.ipAllowlist)) {
-        throw permissionDenied('this credential may not be used from this address');
+        throw addressRefused();
       }
       return result.caller;
     },

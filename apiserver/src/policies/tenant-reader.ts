@@ -1,8 +1,9 @@
 // Reads the table tenants for every service but its owner, tenants/.
 import { fromJson, type JsonValue } from '@bufbuild/protobuf';
 import { TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { isAllowed } from '../platform/addresses/address-ranges.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { tenantDeleted, tenantSuspended } from '../platform/errors.ts';
+import { addressRefused, tenantDeleted, tenantSuspended } from '../platform/errors.ts';
 import type { BatchSettings } from './batch-seconds.ts';
 import type { TenantDefaultFacts } from './inheritance.ts';
 import { anchoringModeName } from './policies.ts';
@@ -95,14 +96,17 @@ export async function tenantDefaults(
     : { ...readTenantDefaults(row.defaults), revision: row.revision };
 }
 
-/** Throws PERMISSION_DENIED if a tenant is suspended or deleted. */
-export async function refuseClosedTenant(tx: Transaction, tenantId: string): Promise<void> {
-  const { rows } = await tx.query<{ deleted: boolean; suspended: boolean }>(
-    'SELECT deleted_at IS NOT NULL AS deleted, suspended_at IS NOT NULL AS suspended FROM tenants WHERE tenant_id = $1',
+/** Throws PERMISSION_DENIED if a tenant is suspended or deleted, or does not allow the address of a person, if one is given. */
+export async function refuseClosedTenant(tx: Transaction, tenantId: string, address?: string): Promise<void> {
+  const { rows } = await tx.query<{ deleted: boolean; suspended: boolean; ip_allowlist: string[] }>(
+    `SELECT deleted_at IS NOT NULL AS deleted, suspended_at IS NOT NULL AS suspended, ip_allowlist FROM tenants
+     WHERE tenant_id = $1`,
     [tenantId],
   );
-  if (rows[0]?.deleted) throw tenantDeleted();
-  if (rows[0]?.suspended) throw tenantSuspended();
+  const tenant = rows[0];
+  if (tenant?.deleted) throw tenantDeleted();
+  if (tenant?.suspended) throw tenantSuspended();
+  if (tenant && address !== undefined && !isAllowed(address, tenant.ip_allowlist)) throw addressRefused();
 }
 
 /** Returns a tenant's quota; 0 means no limit. */

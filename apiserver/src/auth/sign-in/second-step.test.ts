@@ -222,6 +222,33 @@ describe('second factors', () => {
     expect((await verify(token, codeOfApp(secret))).accessToken).not.to.equal('');
   });
 
+  it('do not complete a sign-in from an address that the tenant does not allow, which the audit log says', async () => {
+    const { user, secret } = await withApp();
+    const token = await mfaToken(user);
+    const allow = (ranges: string[]) =>
+      at.test.database.system((tx) =>
+        tx.query(`UPDATE tenants SET ip_allowlist = $1 WHERE tenant_id = 'acme'`, [ranges]),
+      );
+    await allow(['192.0.2.0/24']);
+    try {
+      const { code, message } = await refusal(verify(token, codeOfApp(secret)));
+      expect([code, message]).to.deep.equal(['PERMISSION_DENIED', 'this address is not on the allowlist']);
+      await eventually(async () => {
+        const { rowCount } = await at.test.database.system((tx) =>
+          tx.query(
+            `SELECT FROM audit_pending
+             WHERE actor_id = $1 AND action = 'auth.login_failed' AND result = 'PERMISSION_DENIED'`,
+            [user.user_id],
+          ),
+        );
+        return rowCount === 1;
+      });
+    } finally {
+      await allow([]);
+    }
+    expect((await verify(token, codeOfApp(secret))).accessToken).not.to.equal('');
+  });
+
   describe('the first one', () => {
     it('ends the other sessions of the user, which were opened without it', async () => {
       const { user, tokens, caller } = await at.signedIn();

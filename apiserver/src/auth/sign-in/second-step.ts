@@ -34,7 +34,7 @@ import { acceptedStep, isTotpCode } from '../second-factors/totp.ts';
 import { delayAfter, pairRule } from './login-delay.ts';
 import type { SessionOrigin } from './session-origin.ts';
 import type { Sessions, SessionStart, TokenPair } from './sessions.ts';
-import type { SignInEvents, TriedAccount } from './sign-in-events.ts';
+import { isRefusal, type SignInEvents, type TriedAccount } from './sign-in-events.ts';
 
 /** The result of a first factor. */
 export type FirstStep =
@@ -97,7 +97,8 @@ export class SecondStep {
 
   /**
    * Completes a sign-in with an authenticator code or a recovery code, each of which works once. Throws UNAUTHENTICATED,
-   * the same for an unknown MFA token and a wrong code, and RESOURCE_EXHAUSTED after too many failures of the user.
+   * the same for an unknown MFA token and a wrong code; RESOURCE_EXHAUSTED after too many failures of the user; and PERMISSION_DENIED
+   * for an address that the tenant does not allow.
    */
   verify(mfaToken: string, code: string, origin: SessionOrigin): Promise<TokenPair> {
     const { clock } = this.parts;
@@ -164,7 +165,7 @@ export class SecondStep {
     if (outcome.kind !== 'opened') {
       const accounts = outcome.account ? [outcome.account] : [];
       const code = outcome.kind === 'blocked' ? 'RESOURCE_EXHAUSTED' : 'UNAUTHENTICATED';
-      events.failed({ factor: { kind: 'second_factor', id: '' }, accounts, email: '', code }, origin);
+      events.failed({ factor: secondFactor, accounts, email: '', code }, origin);
     }
     if (outcome.kind === 'blocked') {
       throw resourceExhausted('too many failed attempts: try again later', outcome.seconds);
@@ -177,7 +178,7 @@ export class SecondStep {
   }
 
   private async attempt(tx: Transaction, mfaToken: string, origin: SessionOrigin, proof: Proof): Promise<Outcome> {
-    const { clock, logger, sessions } = this.parts;
+    const { clock, logger, sessions, events } = this.parts;
     const now = clock.now();
     const named = await findPending(tx, mfaToken, now);
     const account = named && (await lockAccount(tx, named.user_id, 'SHARE'));
@@ -201,10 +202,20 @@ export class SecondStep {
     await storeFailures(tx, userId, 0, now, 0);
     await endPending(tx, mfaToken);
     const atProvider = providerSessionOf(pending);
-    const opened = await sessions.openWithin(tx, userId, origin, { aal: 'aal2', ...(atProvider && { atProvider }) });
-    return opened ? { kind: 'opened', method, opened } : { kind: 'refused', account };
+    const start: SessionStart = { aal: 'aal2', ...(atProvider && { atProvider }) };
+    try {
+      const opened = await sessions.openWithin(tx, userId, origin, start);
+      return opened ? { kind: 'opened', method, opened } : { kind: 'refused', account };
+    } catch (error) {
+      if (isRefusal(error)) {
+        events.failed({ factor: secondFactor, accounts: [account], email: '', code: error.code }, origin);
+      }
+      throw error;
+    }
   }
 }
+
+const secondFactor = { kind: 'second_factor', id: '' } as const;
 
 const providerSessionOf = ({
   sso_provider: provider,

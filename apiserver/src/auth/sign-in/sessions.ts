@@ -1,9 +1,16 @@
 // Sessions: opened by a sign-in, extended by refresh tokens that work once, ended by logout, reuse or revocation.
 import { createHmac, randomBytes } from 'node:crypto';
+import { isAllowed } from '../../platform/addresses/address-ranges.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
-import { resourceExhausted, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
+import {
+  addressRefused,
+  resourceExhausted,
+  tenantDeleted,
+  tenantSuspended,
+  unauthenticated,
+} from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { deleteBefore } from '../../platform/statements/delete-before.ts';
@@ -75,7 +82,7 @@ const signIns = { burst: 300, perSecond: 10_000 / 86_400 };
 type RefreshOutcome =
   | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
   | { readonly kind: 'refused' }
-  | { readonly kind: 'suspended' | 'deleted' }
+  | { readonly kind: 'suspended' | 'deleted' | 'elsewhere' }
   | { readonly kind: 'reused'; readonly session: SessionState };
 
 /** Opens, refreshes and ends sessions. */
@@ -102,8 +109,8 @@ export class Sessions {
 
   /**
    * Opens a session for an authenticated user. Returns undefined if the user was deleted or disabled in the meantime, has
-   * another password, or has enrolled a second factor that the sign-in lacks. Throws RESOURCE_EXHAUSTED for a user who has signed
-   * in too often.
+   * another password, or has enrolled a second factor that the sign-in lacks. Throws PERMISSION_DENIED for an address that the
+   * tenant does not allow, and RESOURCE_EXHAUSTED for a user who has signed in too often.
    */
   async open(
     userId: string,
@@ -162,6 +169,7 @@ export class Sessions {
     // The caller has already proven their identity, so this reveals nothing.
     if (session.tenant_deleted) throw tenantDeleted();
     if (session.tenant_suspended) throw tenantSuspended();
+    if (!mayComeFrom(session, origin)) throw addressRefused();
     const wait = this.signInAllowance.take(userId);
     if (wait > 0) throw resourceExhausted('the user has signed in too often', wait);
     if (beyond.length > 0) await revokeSessions(tx, beyond);
@@ -171,8 +179,8 @@ export class Sessions {
 
   /**
    * Exchanges a refresh token. Of several concurrent exchanges one rotates and the others get the same successor.
-   * Throws UNAUTHENTICATED, the same for every cause, and RESOURCE_EXHAUSTED for a session whose tokens are exchanged too often; a
-   * reused token also ends the session.
+   * Throws UNAUTHENTICATED, the same for every cause; PERMISSION_DENIED for an address that the tenant does not allow; and
+   * RESOURCE_EXHAUSTED for a session whose tokens are exchanged too often. A reused token also ends the session.
    */
   async refresh(refreshToken: string, origin: SessionOrigin): Promise<TokenPair> {
     // Return the outcome from the transaction before throwing: ending a family must not be rolled back.
@@ -183,6 +191,7 @@ export class Sessions {
     }
     if (outcome.kind === 'deleted') throw tenantDeleted();
     if (outcome.kind === 'suspended') throw tenantSuspended();
+    if (outcome.kind === 'elsewhere') throw addressRefused();
     if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
     return this.issue(outcome);
   }
@@ -221,10 +230,11 @@ export class Sessions {
       familyRevoked: session.revoked,
       holderRefused: session.user_disabled,
     });
-    // The refresh token is not used up, so it works again after the suspension or deletion.
+    // The refresh token is not used up, so it works again after the suspension or deletion, or from another address.
     const isValid = decision === 'rotate' || decision === 'repeat';
     if (isValid && session.tenant_deleted) return { kind: 'deleted' };
     if (isValid && session.tenant_suspended) return { kind: 'suspended' };
+    if (isValid && !mayComeFrom(session, origin)) return { kind: 'elsewhere' };
     const successor = this.successorOf(refreshToken);
     switch (decision) {
       case 'refuse':
@@ -274,6 +284,10 @@ export class Sessions {
     return { accessToken: token, expiresInSeconds, refreshToken, mustEnroll };
   }
 }
+
+/** Reports whether the tenant of a session allows the address that it is opened or used from. */
+const mayComeFrom = ({ tenant_ip_allowlist: ranges }: SessionState, { address }: SessionOrigin): boolean =>
+  isAllowed(address, ranges ?? []);
 
 /** Records that the user of a session has just proved a second factor, and evicts it from caches. */
 export async function raiseSession(tx: Transaction, sessionId: string, now: number): Promise<void> {

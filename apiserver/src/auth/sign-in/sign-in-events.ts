@@ -2,7 +2,7 @@
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import type { ErrorCode } from '../../platform/errors.ts';
+import { type ErrorCode, KelletError } from '../../platform/errors.ts';
 import type { SessionState } from '../credentials/credential-store.ts';
 import type { SessionOrigin } from './session-origin.ts';
 
@@ -26,6 +26,12 @@ export interface FailedSignIn {
   readonly tenantId?: string;
   readonly code: ErrorCode;
 }
+
+const refusals: readonly ErrorCode[] = ['UNAUTHENTICATED', 'PERMISSION_DENIED', 'RESOURCE_EXHAUSTED'];
+
+/** Reports whether an error of a sign-in is a refusal, rather than a failure of the service or of the request. */
+export const isRefusal = (error: unknown): error is KelletError =>
+  error instanceof KelletError && refusals.includes(error.code);
 
 /** Records sign-ins. */
 export class SignInEvents {

@@ -2,14 +2,14 @@
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { type ErrorCode, KelletError, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
+import { KelletError, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import { type AccountRow, findAccounts, replacePasswordHash } from '../accounts/account-store.ts';
 import { hashPassword, isOutdated, verifyPassword } from '../accounts/passwords.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';
 import type { SessionOrigin } from './session-origin.ts';
-import type { SignInEvents } from './sign-in-events.ts';
+import { isRefusal, type SignInEvents } from './sign-in-events.ts';
 
 /** Input of a sign-in. */
 export interface Credentials {
@@ -30,11 +30,6 @@ interface Pace {
   floor?: Promise<void>;
 }
 
-const refusals: readonly ErrorCode[] = ['UNAUTHENTICATED', 'PERMISSION_DENIED', 'RESOURCE_EXHAUSTED'];
-
-/** Reports whether an error of a sign-in is a refusal, rather than a failure of the service or of the request. */
-export const isRefusal = (code: ErrorCode): boolean => refusals.includes(code);
-
 /** Signs people in. */
 export class SignIn {
   private readonly database: Database;
@@ -52,7 +47,7 @@ export class SignIn {
   /**
    * Opens a session for the one account with that e-mail and password, or returns an MFA token if the account has a
    * second factor. Throws UNAUTHENTICATED, the same for a wrong password, an unknown or disabled account and
-   * a password that fits several accounts; PERMISSION_DENIED for a suspended or deleted tenant; RESOURCE_EXHAUSTED with
+   * a password that fits several accounts; PERMISSION_DENIED for a suspended or deleted tenant, or an address that the tenant does not allow; RESOURCE_EXHAUSTED with
    * the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be checked.
    */
   async login(credentials: Credentials, origin: SessionOrigin): Promise<FirstStep> {
@@ -63,7 +58,7 @@ export class SignIn {
     try {
       return await this.attempt({ email, password, tenantId }, origin, pace);
     } catch (error) {
-      if (error instanceof KelletError && isRefusal(error.code)) {
+      if (isRefusal(error)) {
         const accounts = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
         this.events.failed({ factor: { kind: 'password', id: '' }, accounts, email, code: error.code }, origin);
         // The duration must not reveal how many accounts an e-mail has.

@@ -378,10 +378,11 @@ describe('single sign-on', () => {
       expect((await run(`SELECT FROM users WHERE tenant_id = $1 AND email LIKE '${who}%'`)).rowCount).to.equal(0);
     });
 
-    it('to a tenant that is suspended or deleted, and changes none of its users', async () => {
-      for (const [state, column] of [
-        ['suspended', 'suspended_at'],
-        ['deleted', 'deleted_at'],
+    it('to a tenant that is suspended or deleted, or does not allow the address, and changes none of its users', async () => {
+      for (const [message, column, value, otherwise] of [
+        ['tenant suspended', 'suspended_at', 'now()', 'NULL'],
+        ['tenant deleted', 'deleted_at', 'now()', 'NULL'],
+        ['this address is not on the allowlist', 'ip_allowlist', `ARRAY['192.0.2.0/24']`, `'{}'`],
       ] as const) {
         const tenantId = `closed-${newId().slice(-12)}`;
         await insertTenant(at.test.database, tenantId);
@@ -398,13 +399,13 @@ describe('single sign-on', () => {
         );
         const users = 'SELECT email, role FROM users WHERE tenant_id = $1 ORDER BY email';
         const before = (await run(users)).rows;
-        await run(`UPDATE tenants SET ${column} = now() WHERE tenant_id = $1`);
+        await run(`UPDATE tenants SET ${column} = ${value} WHERE tenant_id = $1`);
         for (const { browser, url } of returns) {
           const { status, body } = await callback(browser, url);
-          expect([status, body['message']]).to.deep.equal([403, `tenant ${state}`]);
+          expect([status, body['message']]).to.deep.equal([403, message]);
         }
         expect((await run(users)).rows).to.deep.equal(before);
-        await run(`UPDATE tenants SET ${column} = NULL WHERE tenant_id = $1`);
+        await run(`UPDATE tenants SET ${column} = ${otherwise} WHERE tenant_id = $1`);
         expect((await signIn(name, stranger)).status).to.equal(200);
       }
     });

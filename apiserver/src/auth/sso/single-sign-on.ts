@@ -7,7 +7,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import {
   failedPrecondition,
   invalidArgument,
-  KelletError,
+  type KelletError,
   notFound,
   unauthenticated,
   unavailable,
@@ -25,8 +25,7 @@ import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
 import type { SessionOrigin } from '../sign-in/session-origin.ts';
 import { lockProviderSession, revokeSessions } from '../sign-in/sessions.ts';
-import { isRefusal } from '../sign-in/sign-in.ts';
-import type { SignInEvents } from '../sign-in/sign-in-events.ts';
+import { isRefusal, type SignInEvents } from '../sign-in/sign-in-events.ts';
 import { changeRole } from '../users/users.ts';
 import {
   begunIn,
@@ -161,7 +160,7 @@ export class SingleSignOn {
         milliseconds: turnMilliseconds,
       });
     } catch (error) {
-      if (error instanceof KelletError && isRefusal(error.code)) {
+      if (isRefusal(error)) {
         const { tenantId, provider } = begun;
         const failure = { factor: { kind: 'provider', id: provider }, accounts: [], email: '', tenantId } as const;
         events.failed({ ...failure, code: error.code }, origin);
@@ -200,7 +199,7 @@ export class SingleSignOn {
     if (typeof person === 'string') throw refuse(person);
     const passwordHash = await this.hashOfUnknownPassword();
     const user = await database.tenant(tenantId, (tx) =>
-      userOf(tx, provider, person, passwordHash, (action, of) => {
+      userOf(tx, provider, { ...person, address: origin.address }, passwordHash, (action, of) => {
         return this.parts.events.byProvider(tx, action, of, provider.provider, origin);
       }),
     );
@@ -296,14 +295,14 @@ type Record = (action: Parameters<SignInEvents['byProvider']>[1], user: UserRow)
 async function userOf(
   tx: Transaction,
   settings: ProviderRow,
-  person: Person,
+  person: Person & { readonly address: string },
   passwordHash: string,
   record: Record,
 ): Promise<UserRow | string> {
   const { tenant_id: tenantId, provider, role_mapping: mapping } = settings;
   if (!(await holdOffPurge(tx, tenantId))) return purged;
   // The provider has said who it is, so this reveals nothing. Opening the session would refuse it only after the user was changed.
-  await refuseClosedTenant(tx, tenantId);
+  await refuseClosedTenant(tx, tenantId, person.address);
   const key = { tenantId, provider, subject: person.subject };
   let known = await findIdentity(tx, key);
   // First sign-ins take turns, so that two concurrent ones of the same person create one user.
