@@ -55,7 +55,7 @@ export async function endSessionsOf(
   if (typeof claims === 'string') throw refuse(claims);
   const ended = await database.system(async (tx) => {
     if (!(await holdOffPurge(tx, tenantId))) throw notFound('provider');
-    const hash = createHash('sha256').update(['logout', name, claims.tokenId].join('\0')).update(tenantId).digest();
+    const hash = createHash('sha256').update(['logout', tenantId, name, claims.tokenId].join('\0')).digest();
     const forgottenAt = clock.now() + (maximumTokenAge.seconds + 2 * maximumTokenAge.tolerance) * 1000;
     if (!(await insertReturn(tx, tenantId, hash, new Date(forgottenAt)))) throw refuse('it was sent before');
     await rememberSignOut(tx, { tenantId, provider: name }, claims.who);

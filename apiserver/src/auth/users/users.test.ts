@@ -10,6 +10,7 @@ import { codeOf } from '../../platform/testing/refusals.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
+import { changeRole } from './users.ts';
 
 describe('users', () => {
   const at = TestAuth.define();
@@ -257,6 +258,15 @@ describe('users', () => {
       const promoted = await change(caller, userId, { ...promotion, customerId: '' }, ['role', 'customer_id']);
       expect(promoted).to.include({ role: User_Role.tenant_admin, customerId: '' });
       expect(await codeOf(change(caller, userId, { customerId }, ['customer_id']))).to.equal('INVALID_ARGUMENT');
+    });
+
+    it("do not become administrators by a provider that has read them before they were the customer's", async () => {
+      const { caller } = await at.signedIn();
+      const { user } = await at.signedIn('viewer');
+      await change(caller, user.user_id, { customerId: await makeCustomer() }, ['customer_id']);
+      const changed = await at.test.database.tenant('acme', (tx) => changeRole(tx, user, 'tenant_admin'));
+      expect(changed.role).to.equal('viewer');
+      expect((await at.call(method.getUser, { userId: user.user_id }, caller)).role).to.equal(User_Role.viewer);
     });
 
     it('are refused for a customer that the tenant does not have', async () => {

@@ -205,11 +205,10 @@ export async function changeRole(tx: Transaction, user: UserRow, role: Role): Pr
   if (user.role === null) return user;
   const tenantId = user.tenant_id ?? '';
   const administrators = await lockAdministrators(tx, tenantId);
-  const isLast = administrators.length === 1 && administrators[0] === user.user_id;
-  if (isLast || (role === 'tenant_admin' && user.customer_id !== null)) return user;
+  if (administrators.length === 1 && administrators[0] === user.user_id) return user;
   const { rows } = await tx.query<UserRow>(
     `UPDATE users SET role = $3, updated_at = now() WHERE tenant_id = $1 AND user_id = $2 AND role IS NOT NULL
-     RETURNING ${userColumns}`,
+       AND (customer_id IS NULL OR $3 <> 'tenant_admin') RETURNING ${userColumns}`,
     [tenantId, user.user_id, role],
   );
   await notifyRevoked(tx, [userPayload(user.user_id)]);
