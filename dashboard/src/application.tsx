@@ -89,6 +89,8 @@ export function Application({ settings }: { readonly settings: Settings }) {
   const onSignedIn = (tokens: Tokens, email: string): void => {
     begin(new Session(parts, tokens, email)).catch((error: unknown) => setFailure(failureOf(error)));
   };
+  const onReturned = async (refreshToken: string): Promise<void> =>
+    begin(await Session.resume(parts, { refreshToken, email: '' }));
 
   if (settings.origin !== location.origin) return <WrongOrigin origin={settings.origin} />;
   if (isResuming) return <p class="empty center">Loading…</p>;
@@ -97,7 +99,14 @@ export function Application({ settings }: { readonly settings: Settings }) {
       <>
         <Brand />
         <ErrorNotice failure={failure} />
-        <SignIn api={settings.api} client={client} reason={reason} next={next} onSignedIn={onSignedIn} />
+        <SignIn
+          api={settings.api}
+          client={client}
+          reason={reason}
+          next={next}
+          onSignedIn={onSignedIn}
+          onReturned={onReturned}
+        />
         <p class="center">
           <a href="/reference/">API reference</a>
         </p>

@@ -3,6 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { verifyBundleText } from '@kellet/verify';
 import { expect } from 'chai';
 import type { Browser, Locator } from 'playwright-core';
+import { TestProvider } from '../../apiserver/src/auth/testing/test-provider.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
@@ -166,6 +167,45 @@ describe('the dashboard in a browser', () => {
     });
     expect(again.status).to.equal(401);
     expect(problems).to.deep.equal([]);
+  });
+
+  it('signs in at a provider, and keeps no refresh token that the history of the browser has', async () => {
+    const api = await admin();
+    const provider = await TestProvider.start(`${api.base}/api/v1/auth/sso/callback`);
+    try {
+      const idp = unique('idp');
+      const { issuer, clientId, clientSecret } = provider;
+      await api.post('/api/v1/auth/sso/providers', {
+        ...{ provider: idp, issuer, client_id: clientId, client_secret: clientSecret },
+        ...{ allowed_domains: [`${idp}.test`], role_mapping: { operators: 'operator' } },
+      });
+      provider.people['ann'] = { email: `ann@${idp}.test`, email_verified: true, groups: ['operators'] };
+      const hosts = [origin(), stack().info.rest, issuer].map((url) => new URL(url).host);
+      const window = await openWindow(browser, 1280, hosts);
+      windows.push(window);
+      const { page, problems } = window;
+      const redirects: string[] = [];
+      page.on('response', (response) => redirects.push(response.headers()['location'] ?? ''));
+      await page.goto(`${origin()}/devices`);
+      await page.getByRole('button', { name: 'Use single sign-on' }).click();
+      await page.getByLabel('E-mail address, domain or provider').fill(`ann@${idp}.test`);
+      await page.keyboard.press('Enter');
+      await page.getByPlaceholder('Enter any login').fill('ann');
+      await page.getByPlaceholder('and password').fill('x');
+      await page.keyboard.press('Enter');
+      await page.getByRole('heading', { name: 'Devices' }).waitFor();
+
+      const returned = new URL(redirects.find((url) => url.startsWith(origin()))!);
+      const { refreshToken } = JSON.parse(await page.evaluate<string>(`sessionStorage['kellet.session']`)) as {
+        refreshToken: string;
+      };
+      const inHistory = new URLSearchParams(returned.hash.slice(1)).get('refresh_token');
+      expect(inHistory).to.be.a('string').and.not.equal(refreshToken);
+      // The provider's own page asks for a font.
+      expect(problems.filter((problem) => !problem.includes('fonts.'))).to.deep.equal([]);
+    } finally {
+      await provider.stop();
+    }
   });
 
   it('asks for a second factor once it is set up, and accepts a recovery code instead', async () => {

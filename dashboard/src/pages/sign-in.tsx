@@ -15,6 +15,8 @@ interface SignInProps {
   /** Where to go afterwards. */
   readonly next: string;
   readonly onSignedIn: (tokens: Tokens, email: string) => void;
+  /** Begins a session with a refresh token from the address, which it exchanges. */
+  readonly onReturned: (refreshToken: string) => Promise<void>;
 }
 
 /** A sign-in that lacks its second factor. */
@@ -25,7 +27,7 @@ interface SecondStep {
 }
 
 /** Asks for the credentials. */
-export function SignIn({ api, client, reason, next, onSignedIn }: SignInProps) {
+export function SignIn({ api, client, reason, next, onSignedIn, onReturned }: SignInProps) {
   const [second, setSecond] = useState<SecondStep>();
   const [isBusy, setBusy] = useState(false);
   const [failure, setFailure] = useState<Failure>();
@@ -55,9 +57,9 @@ export function SignIn({ api, client, reason, next, onSignedIn }: SignInProps) {
     history.replaceState(null, '', location.pathname);
     const returned = ssoReturn(hash, new URLSearchParams(search).get('mark'), sessionStorage);
     if (!returned) return setFailure({ message: 'This sign-in was not started here. Sign in again.', requestId: '' });
-    const { mfa_token: mfaToken, mfa_methods: methods } = returned;
+    const { mfa_token: mfaToken, mfa_methods: methods, refresh_token: refreshToken } = returned;
     if (mfaToken !== '') setSecond({ mfaToken, methods, email: '' });
-    else onSignedIn(returned, '');
+    else attempt(() => onReturned(refreshToken));
   }, []);
 
   const signIn = (form: HTMLFormElement): void => {

@@ -33,22 +33,16 @@ describe('single sign-on', () => {
     expect(start('/', ' ').searchParams.has('tenant_id')).to.equal(false);
   });
 
-  it('takes the tokens that come back with the mark, once', () => {
+  it('takes the refresh token that comes back with the mark, once', () => {
     start();
-    expect(ssoReturn(fragment, 'm1', storage)).to.deep.include({
-      access_token: 'a.b',
-      refresh_token: 'r',
-      expires_in: 900,
-      mfa_token: '',
-      mfa_methods: [],
-    });
+    expect(ssoReturn(fragment, 'm1', storage)).to.deep.equal({ refresh_token: 'r', mfa_token: '', mfa_methods: [] });
     expect(ssoReturn(fragment, 'm1', storage)).to.equal(undefined);
   });
 
   it('takes the second step that is still due', () => {
     start();
     const returned = ssoReturn('#mfa_required=true&mfa_token=t&mfa_methods=totp%2Cwebauthn', 'm1', storage);
-    expect(returned).to.deep.include({ mfa_token: 't', mfa_methods: ['totp', 'webauthn'], access_token: '' });
+    expect(returned).to.deep.include({ mfa_token: 't', mfa_methods: ['totp', 'webauthn'], refresh_token: '' });
   });
 
   it('takes no tokens that this tab did not ask for', () => {

@@ -1,10 +1,9 @@
 // Single sign-on: starts a sign-in at a provider, and reads the tokens from the fragment of the URL afterwards.
 
-/** What the API puts into the fragment: tokens, or the second step that is still due. */
+/** What the dashboard takes of the fragment: the refresh token, or the second step that is still due. */
 export interface SsoReturn {
-  readonly access_token: string;
+  /** The browser has it in its history, with the access token: it is to be exchanged at once. */
   readonly refresh_token: string;
-  readonly expires_in: number;
   readonly mfa_token: string;
   readonly mfa_methods: readonly string[];
 }
@@ -44,7 +43,7 @@ export function ssoStartUrl(
 /** Returns the provider that was typed: a name or a domain; of an e-mail address, its domain. */
 export const providerOf = (typed: string): string => typed.trim().split('@').at(-1)!.toLowerCase();
 
-/** Returns the tokens of a return from a provider; undefined without any, or if this tab did not start that sign-in. */
+/** Returns what a return from a provider brought; undefined without any, or if this tab did not start that sign-in. */
 export function ssoReturn(
   fragment: string,
   mark: string | null,
@@ -55,12 +54,9 @@ export function ssoReturn(
   storage.removeItem(storageKey);
   const fields = new URLSearchParams(fragment.replace(/^#/, ''));
   const text = (name: string): string => fields.get(name) ?? '';
-  const isUsable = text('mfa_token') !== '' || (text('access_token') !== '' && text('refresh_token') !== '');
-  if (!isUsable) return undefined;
+  if (text('mfa_token') === '' && text('refresh_token') === '') return undefined;
   return {
-    access_token: text('access_token'),
     refresh_token: text('refresh_token'),
-    expires_in: Number(text('expires_in')) || 0,
     mfa_token: text('mfa_token'),
     mfa_methods: text('mfa_methods').split(',').filter(Boolean),
   };

@@ -1,6 +1,7 @@
 // Which points count as a tenant's own.
 import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY, auditLogId } from '@kellet/verify';
 import { expect } from 'chai';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
@@ -11,7 +12,7 @@ import { type PointValues, writePayload } from '../points/payload.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
-import { readTenantUsage } from './usage.ts';
+import { readTenantUsage, Usage } from './usage.ts';
 
 describe('usage of a tenant', function () {
   this.timeout(60_000);
@@ -64,5 +65,23 @@ describe('usage of a tenant', function () {
       tx.query('SELECT telemetry_count_segment(segment_id) FROM telemetry_segments WHERE NOT counted'),
     );
     expect(await usage()).to.include({ pointsToday, storedBytes });
+  });
+
+  it('leaves no row of a tenant that was purged before its rejected points could be written', async () => {
+    for (const tenantId of ['served', 'deleted', 'purged']) await insertTenant(test.database, tenantId);
+    const usage = new Usage(test.database, createLogger('fatal'));
+    for (const tenantId of ['served', 'deleted', 'purged']) usage.reject(tenantId, '', 2);
+    await test.database.system(async (tx) => {
+      await tx.query(`UPDATE tenants SET deleted_at = now() WHERE tenant_id IN ('deleted', 'purged')`);
+      await tx.query(`UPDATE tenants SET purge_started_at = now() WHERE tenant_id = 'purged'`);
+    });
+    await usage.stop();
+    const { rows } = await test.database.system((tx) =>
+      tx.query('SELECT tenant_id, rejected::int4 FROM telemetry_usage WHERE rejected > 0 ORDER BY tenant_id'),
+    );
+    expect(rows).to.deep.equal([
+      { tenant_id: 'deleted', rejected: 2 },
+      { tenant_id: 'served', rejected: 2 },
+    ]);
   });
 });

@@ -8,6 +8,7 @@ import { nilId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { pagesOf } from '../../platform/pages-of.ts';
 import { columns } from '../../platform/statements/columns.ts';
+import { holdOffPurges } from '../../policies/tenant-reader.ts';
 
 /** Accepted and rejected points and stored bytes of a device or tenant. */
 export interface UsageCounts {
@@ -74,16 +75,21 @@ export class Usage {
   }
 
   private async add(rejections: readonly Rejections[]): Promise<void> {
-    await this.database.system((tx) =>
+    await this.database.system(async (tx) => {
+      // Counts wait for as long as this process is cut off from the database: longer than a purge waits for earlier requests.
+      const purged = await holdOffPurges(tx, [...new Set(rejections.map(({ tenantId }) => tenantId))]);
       // Every process takes locks in the same order.
-      tx.query(
+      await tx.query(
         `INSERT INTO telemetry_usage AS held (tenant_id, device_id, rejected)
          SELECT * FROM unnest($1::text[], $2::uuid[], $3::int8[]) AS given (tenant, device, rejected)
          ORDER BY tenant, device
          ON CONFLICT (tenant_id, device_id) DO UPDATE SET rejected = held.rejected + excluded.rejected`,
-        columns(rejections, 'tenantId', 'deviceId', 'count'),
-      ),
-    );
+        columns(
+          rejections.filter(({ tenantId }) => !purged.has(tenantId)),
+          ...(['tenantId', 'deviceId', 'count'] as const),
+        ),
+      );
+    });
   }
 }
 
