@@ -45,4 +45,44 @@ describe('the messages of clients of /ws', () => {
     expect(Math.max(...atOnce)).to.be.at.most(8);
     await eventually(() => handled === 40);
   });
+
+  it('of limited users count while they wait, so that those of many sockets at once watch no more devices than they may', async () => {
+    const review = Promise.withResolvers<void>();
+    let reads = 0;
+    const parts = {
+      devices: {
+        lookup: async (_tenantId: string, ids: readonly string[]) =>
+          new Map(ids.map((deviceId) => [deviceId, { deviceId }])),
+      },
+      visibleDevices: async (_tenantId: string, ids: readonly string[]) => {
+        reads += 1;
+        if (reads > 5) await review.promise;
+        return new Set(ids);
+      },
+      ...{ live: new LiveHub(), turns: new DecodingTurns(), subscribed: new Tally() },
+      limits: { ...defaultConnectionLimits, subscribedOfTenant: 250 },
+      memory: new MemoryBudget({ total: 1e6, perOwner: 1e6 }),
+    } as unknown as SessionParts;
+    const limitedGrants = [{ scopes: ['telemetry:read'], deviceGroupIds: ['g'] }];
+    const caller = { tenantId: 'acme', customerId: '', scopes: new Set(), limitedGrants } as unknown as Caller;
+    const socket = { bufferedAmount: 0, sendFrame: () => undefined, pause: () => undefined, resume: () => undefined };
+    const ends = { denied: () => undefined, tooSlow: () => undefined, flooded: () => undefined };
+    const answers: string[] = [];
+    const send = (text: string, done: () => void): void => {
+      answers.push(text.includes('RESOURCE_EXHAUSTED') ? 'refused' : text);
+      done();
+    };
+    const sessions = Array.from({ length: 5 }, () => new Session(parts, caller, { ...socket, send }, ends));
+    for (const session of sessions) {
+      const ids = Array.from({ length: 100 }, newId);
+      session.receive(JSON.stringify({ subscribe: 'telemetry.live', device_ids: ids }));
+    }
+    await eventually(() => reads >= 7);
+    review.resolve();
+    await eventually(() => answers.length === 5);
+    expect(answers.filter((answer) => answer === 'refused')).to.have.length(3);
+    expect(parts.subscribed.of('acme')).to.equal(200);
+    for (const session of sessions) session.close();
+    expect(parts.subscribed.of('acme')).to.equal(0);
+  });
 });

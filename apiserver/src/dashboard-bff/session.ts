@@ -163,9 +163,7 @@ export class Session {
     const ofTenant = held + Math.max(0, limits.subscribedOfTenant - subscribed.of(tenantId));
     const kept = members.slice(0, Math.max(0, Math.min(maxMembers - this.membersBeside(groupId), ofTenant)));
     this.groups.set(groupId, kept);
-    // At once, for the other sessions of the tenant.
-    subscribed.add(tenantId, kept.length - held);
-    this.subscribed += kept.length - held;
+    this.countSubscribed(kept.length - held);
     return true;
   }
 
@@ -288,8 +286,10 @@ export class Session {
       const devices = deviceIds.flatMap((id) => (visible?.has(id) === false ? [] : (known.get(id) ?? [])));
       if (devices.length < deviceIds.length) throw notFound('device_id: device');
       const ids = devices.map((device) => device.deviceId);
+      const before = this.direct.size;
       this.limit(ids, ids.filter((id) => !this.direct.has(id)).length);
       for (const id of ids) this.direct.add(id);
+      this.countSubscribed(this.direct.size - before);
       // A change since they were looked up is not announced to this session.
       if (this.isLimited) await this.reviewDevices(ids);
     }
@@ -320,6 +320,12 @@ export class Session {
     if (subscribed.of(this.caller.tenantId) + added > limits.subscribedOfTenant) {
       throw resourceExhausted('the connections of this tenant watch too many devices');
     }
+  }
+
+  /** Counts subscriptions before they are carried out, because messages of the tenant's other sockets come meanwhile. */
+  private countSubscribed(added: number): void {
+    this.parts.subscribed.add(this.caller.tenantId, added);
+    this.subscribed += added;
   }
 
   private unsubscribe({ deviceIds, groupId }: Target): void {

@@ -18,7 +18,15 @@ import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 import { compile } from './cel/cel-expression.ts';
 import { bind, givenPoint } from './evaluation/bindings.ts';
-import { checkExpression, type GivenRule, toActions, toDefinition, toGiven, toRule } from './rules/rule-fields.ts';
+import {
+  checkExpression,
+  checkExpressions,
+  type GivenRule,
+  toActions,
+  toDefinition,
+  toGiven,
+  toRule,
+} from './rules/rule-fields.ts';
 import {
   deleteRule,
   getRule,
@@ -114,7 +122,8 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
       const actions = toActions(request.actions, { tenantId, guard, secrets, before: [] });
       checkRights(actions, context);
       const given = { ...request, severity: request.severity, enabled: request.enabled ?? true };
-      const definition = await inTurn(tenantId, () => toDefinition(given, actions));
+      const definition = toDefinition(given, actions);
+      await inTurn(tenantId, () => checkExpressions(request));
       return database.tenant(tenantId, async (tx) => {
         await checkReferences(tx, tenantId, definition);
         const inserted = await insertRule(tx, tenantId, newId(), definition);
@@ -143,6 +152,12 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
       const { tenantId } = context;
       const ruleId = idField('rule', request.ruleId);
       const fields = updatedFields(request.updateMask, updatable);
+      const expression = fields.has('expression') ? (request.expression ?? '') : undefined;
+      const clearExpression = fields.has('clear_expression') ? request.clearExpression : undefined;
+      // Before the transaction, which would keep a connection and the tenant's rules while it waits. The others are checked already.
+      if (expression !== undefined || clearExpression) {
+        await inTurn(tenantId, () => checkExpressions({ expression, clearExpression }));
+      }
       return database.tenant(tenantId, async (tx) => {
         await raiseRevision(tx, tenantId);
         await refuseLosses(tx, context.caller);
@@ -154,7 +169,7 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
         const onlyDisables = fields.size === 1 && request.enabled === false;
         // Another expression or group sends the commands that the rule already had to other devices, or at other times.
         if (!onlyDisables) checkRights(actions, context);
-        const definition = await inTurn(tenantId, () => toDefinition(merged(before, request, fields), actions));
+        const definition = toDefinition(merged(before, request, fields), actions);
         await checkReferences(tx, tenantId, definition);
         return toRule(await updateRule(tx, tenantId, before, definition), context.caller);
       });

@@ -321,6 +321,23 @@ describe('rules', () => {
       expect(longest, 'milliseconds without a turn of others').to.be.below(500);
     });
 
+    it('keep neither a connection nor the rules of their tenant while their expression waits to be checked', async () => {
+      const { ruleId } = await rules.makeRule({});
+      const expression = Array.from({ length: 40 }, (_, n) => `string.a.matches("(a|b|c${n}){20}")`).join(' || ');
+      const checked = Array.from({ length: 30 }, () => rules.rules(method.validateRule, { expression }));
+      let isChanged = false;
+      const change = rules
+        .rules(method.updateRule, { ruleId, expression, updateMask: { paths: ['expression'] } })
+        .finally(() => (isChanged = true));
+      await checked[1];
+      await rules.test.database.tenant('acme', (tx) =>
+        tx.query(`SELECT FROM rule_revisions WHERE tenant_id = 'acme' FOR UPDATE NOWAIT`),
+      );
+      expect(isChanged).to.equal(false);
+      expect((await change).expression).to.equal(expression);
+      await Promise.all(checked);
+    });
+
     it('are tried only on devices that the caller may read', async () => {
       const { groupId } = await rules.devices(registry.createDeviceGroup, { name: 'roofs' });
       const inGroup = await rules.makeDevice({ name: 'in the group', groupIds: [groupId] });

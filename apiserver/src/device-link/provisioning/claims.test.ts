@@ -303,6 +303,28 @@ describe('claims', () => {
     expect(await claim(key, 'fits')).to.include({ apiKey: '' });
   });
 
+  it('rejects a claim of a gateway’s child that would be in more device groups than a device can be', async () => {
+    const groups = await rows<{ group_id: string }>(
+      `INSERT INTO device_groups (tenant_id, group_id, name)
+       SELECT 'acme', gen_random_uuid(), 'many ' || n FROM generate_series(1, 101) AS n RETURNING group_id`,
+    );
+    const [last, ...others] = groups.map((row) => row.group_id);
+    const [gatewayId, childId] = [newId(), newId()];
+    await rows(
+      `INSERT INTO devices (tenant_id, device_id, name, hardware_id, gateway_device_id)
+       VALUES ('acme', $1, 'gateway', 'full gateway', NULL), ('acme', $2, 'child', 'full', $1)`,
+      ...[gatewayId, childId],
+    );
+    await rows(
+      `INSERT INTO device_group_members (tenant_id, group_id, device_id) SELECT 'acme', unnest($1::uuid[]), $2`,
+      ...[others, childId],
+    );
+    const { key } = await template({ defaultGroups: [last!] });
+    expect(await outcome(key, 'full')).to.include({ code: 'RESOURCE_EXHAUSTED' });
+    const { key: other } = await template({ defaultGroups: [others[0]!] });
+    expect(await claim(other, 'full')).to.include({ deviceId: childId });
+  });
+
   it('rejects the keys of a deleted tenant', async () => {
     await insertTenant(test.database, 'gone');
     await applyProfile(dispatcher, { tenantId: 'gone', name: 'pumps' });

@@ -17,7 +17,7 @@ import {
   setCertificateExpiry,
 } from '../../device-registry/devices/devices.ts';
 import type { FleetChange, MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
-import { joinGroups } from '../../device-registry/devices/group-members.ts';
+import { checkGroupsOf, joinGroups } from '../../device-registry/devices/group-members.ts';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -298,6 +298,8 @@ async function provision(
     enqueue(tx, event, clock),
     inserted,
     groupIds.length > 0 && joinGroups(tx, tenantId, deviceId, groupIds),
+    // One that is created has no others.
+    decision.action === 'take' && groupIds.length > 0 && checkGroupsOf(tx, tenantId, [deviceId]),
     decision.useUp && markKeyUsed(tx, tenantId, keyHash, hardwareId),
     countClaim(tx, tenantId, templateId),
     record(tx, made),

@@ -1,4 +1,5 @@
 import { expect } from 'chai';
+import pg from 'pg';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { MovableClock } from '../../auth/testing/test-platform.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -397,4 +398,47 @@ describe('liveness', () => {
     await eventually(async () => (await online()) === 59, 1500);
     expect((await row(deleted)).status).to.equal('offline');
   });
+
+  /** Has very many devices of one tenant go online, or offline, each of which takes long, and then a device of another tenant. */
+  const goBeside = async (status: 'online' | 'offline') => {
+    await insertTenant(test.database, 'large', { defaults: { offline_after_seconds: 60 } });
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ device_id: string }>(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
+         SELECT 'large', gen_random_uuid(), 'd', 'd' || n FROM generate_series(1, 6000) AS n RETURNING device_id`,
+      ),
+    );
+    const owner = new pg.Client({ connectionString: test.url });
+    await owner.connect();
+    // As long as changing the numbers of two hundred groups.
+    await owner.query(
+      `CREATE FUNCTION take_long() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.002); RETURN NULL; END';
+       CREATE TRIGGER take_long AFTER UPDATE ON devices FOR EACH ROW
+         WHEN (NEW.tenant_id = 'large' AND OLD.status <> NEW.status AND NEW.status = '${status}')
+         EXECUTE FUNCTION take_long()`,
+    );
+    await owner.end();
+    const other = await make();
+    for (const row of rows) liveness.seen('large', row.device_id, clock.now(), 'telemetry');
+    const last = rows.at(-1)!.device_id;
+    if (status === 'offline') await becomes(last, 'online');
+    else await new Promise((resolve) => setTimeout(resolve, 1000));
+    liveness.seen('acme', other, clock.now(), 'telemetry');
+    await becomes(other, 'online', 20_000);
+    if (status === 'offline') await pass(70_000);
+    await becomes(other, status, 20_000);
+    const { rows: done } = await test.database.system((tx) =>
+      tx.query<{ count: number }>(
+        `SELECT count(*)::int4 AS count FROM devices WHERE tenant_id = 'large' AND status = $1`,
+        [status],
+      ),
+    );
+    expect(done[0]!.count, 'devices before it').to.be.below(4000);
+  };
+
+  it('takes the devices of tenants online in turns, so that very many of one that take long do not delay others', () =>
+    goBeside('online'));
+
+  it('takes the devices of tenants offline in turns, so that very many of one that take long do not delay others', () =>
+    goBeside('offline'));
 });

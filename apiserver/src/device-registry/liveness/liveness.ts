@@ -35,8 +35,18 @@ const blocksPerSweep = 512;
 const endDelayMilliseconds = 500;
 /** A device that may be silent for weeks is looked at meanwhile. */
 const longestWaitMilliseconds = 600_000;
-/** Transactions of a sweep, each for at most `batchSize` devices. */
+/** Transactions of a sweep. */
 const stepsPerSweep = 5;
+/**
+ * How long a tick begins transactions of a kind. What is left is taken up by the next tick, in turns with what has come since: devices in
+ * many groups take a hundred times as long, because the numbers of each group change with their status.
+ */
+const writingMilliseconds = 500;
+/** A transaction that took longer is followed by one for half as many devices, down to the second number. */
+const longMilliseconds = 250;
+const leastBatch = 50;
+/** Devices of a tenant in each turn. */
+const devicesInTurn = 50;
 /** Limit on devices in memory, each of about 450 bytes. Signs of a device beyond it are written at once. */
 const maxEntries = 400_000;
 const forgetMilliseconds = 60_000;
@@ -97,6 +107,17 @@ interface Outcome {
   readonly locked: ReadonlySet<GivenSigns>;
 }
 
+/** Returns the devices in the order in which their tenants take turns. */
+function inTurns(entries: readonly Entry[]): Entry[] {
+  const tenants = [...Map.groupBy(entries, ({ tenantId }) => tenantId).values()];
+  if (tenants.length <= 1) return [...entries];
+  const ordered: Entry[] = [];
+  for (let from = 0; ordered.length < entries.length; from += devicesInTurn) {
+    for (const ofTenant of tenants) ordered.push(...ofTenant.slice(from, from + devicesInTurn));
+  }
+  return ordered;
+}
+
 /** Processes lock rows in the same order. */
 const inOrder = (given: readonly GivenSigns[]): readonly GivenSigns[] =>
   given.toSorted((a, b) => (a.entry.key < b.entry.key ? -1 : 1));
@@ -149,7 +170,7 @@ export class Liveness {
   /** Entries with unwritten signs, in order of the first of them. */
   private dirty = new Set<Entry>();
   /** Those of them to be written at the next tick. */
-  private readonly soon = new Set<Entry>();
+  private soon = new Set<Entry>();
   /** The others, by the second of this process's clock in which they are due. May contain some that are written. */
   private readonly due = new Map<number, Entry[]>();
   /**
@@ -159,6 +180,8 @@ export class Liveness {
   private readonly ends = new Map<number, Entry[]>();
   /** Those whose time has come. */
   private ended: Entry[] = [];
+  /** Devices of the next transaction. */
+  private size = batchSize;
   private signs = 0;
   /** Number of the first sign of the batch that is being written. */
   private beingWritten = Infinity;
@@ -170,7 +193,7 @@ export class Liveness {
   private sweptAt = 0;
   /** Until when rows that are locked are looked for before signs are written. */
   private carefulUntil = 0;
-  private readonly silent = new SilentDevices(blocksPerSweep, batchSize);
+  private readonly silent = new SilentDevices(blocksPerSweep);
   /** Milliseconds by which this process's clock is ahead of the database's. */
   private ahead = 0;
   /** By how many milliseconds this process's clock was ahead of its monotonic one when it was compared. */
@@ -322,7 +345,7 @@ export class Liveness {
   private async tick(): Promise<void> {
     try {
       const now = this.clock.now();
-      await this.write(this.takeDue(now));
+      await this.write(this.takeDue(now), writingMilliseconds);
       await this.endSilent(now);
       // After the clock was put back, the sweep must not wait until it has caught up.
       if (now < this.sweptAt || now - this.sweptAt >= sweepMilliseconds) {
@@ -372,10 +395,27 @@ export class Liveness {
         if (!isOver && entry.of) this.expectEnd(entry, now);
       }
     }
-    for (let step = 0; step < stepsPerSweep && this.ended.length > 0 && this.ending?.aborted !== true; step += 1) {
-      const entries = this.ended.slice(0, batchSize);
-      await this.database.system(async (tx) => this.announceSilent(tx, await takeSilentOffline(tx, entries)));
-      this.ended = this.ended.slice(batchSize);
+    this.ended = inTurns(this.ended);
+    const until = performance.now() + writingMilliseconds;
+    while (this.ended.length > 0 && this.ending?.aborted !== true && performance.now() < until) {
+      const entries = this.ended.slice(0, this.size);
+      await this.timed(() =>
+        this.database.system(async (tx) => this.announceSilent(tx, await takeSilentOffline(tx, entries))),
+      );
+      this.ended = this.ended.slice(entries.length);
+    }
+  }
+
+  /** Runs a transaction for `size` devices. */
+  private async timed<T>(work: () => Promise<T>): Promise<T> {
+    const began = performance.now();
+    let isLong = true;
+    try {
+      const result = await work();
+      isLong = performance.now() - began > longMilliseconds;
+      return result;
+    } finally {
+      this.size = isLong ? Math.max(leastBatch, this.size >> 1) : Math.min(batchSize, this.size * 2);
     }
   }
 
@@ -387,14 +427,20 @@ export class Liveness {
     }
   }
 
-  private async write(due: readonly Entry[]): Promise<void> {
+  /** Writes signs in turns, for about as long as given. */
+  private async write(given: readonly Entry[], milliseconds = Infinity): Promise<void> {
+    const until = performance.now() + milliseconds;
+    const due = inTurns(given);
     let written = 0;
     try {
-      for (; written < due.length && this.ending?.aborted !== true; written += batchSize) {
-        await this.writeBatch(due.slice(written, written + batchSize));
+      while (written < due.length && this.ending?.aborted !== true && performance.now() < until) {
+        const some = due.slice(written, written + this.size);
+        await this.timed(() => this.writeBatch(some));
+        written += some.length;
       }
     } finally {
-      for (const entry of due.slice(written)) this.soon.add(entry);
+      // Before those of their tenants that have come since.
+      this.soon = new Set([...due.slice(written), ...this.soon]);
     }
   }
 
@@ -536,16 +582,18 @@ export class Liveness {
 
   /** Takes overdue devices offline; one process at a time. */
   private async sweep(): Promise<void> {
-    for (let step = 0, isEnd = false; step < stepsPerSweep && !isEnd; step += 1) {
-      isEnd = await this.database.system((tx) => this.sweepStep(tx));
+    const until = performance.now() + writingMilliseconds;
+    for (let step = 0; step < stepsPerSweep && performance.now() < until; step += 1) {
+      if (await this.timed(() => this.database.system((tx) => this.sweepStep(tx)))) return;
     }
+    this.silent.leavePage();
   }
 
   /** Returns whether there is nothing more to do now. */
   private async sweepStep(tx: Transaction): Promise<boolean> {
     const [isAlone] = await Promise.all([tryLock(tx, livenessLock), this.compareClocks(tx)]);
     if (!isAlone) return true;
-    const { devices, isEnd } = await this.silent.takeOffline(tx);
+    const { devices, isEnd } = await this.silent.takeOffline(tx, this.size);
     await this.announceSilent(tx, devices);
     return isEnd;
   }

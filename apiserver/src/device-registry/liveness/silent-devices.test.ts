@@ -29,7 +29,7 @@ describe('silent devices', () => {
 
   it('are found page by page, and again after the last page', async () => {
     const silent = [...(await insert('acme', 50)), ...(await insert('globex', 30))];
-    const sweep = new SilentDevices(1, 5);
+    const sweep = new SilentDevices(1);
     /** Goes through so many pages and returns the devices that were found, and the most in a page. */
     const passPages = async (pages: number) => {
       const found: string[] = [];
@@ -37,7 +37,7 @@ describe('silent devices', () => {
       for (let page = 0; page < pages; page += 1) {
         const before = found.length;
         for (let isEnd = false; !isEnd;) {
-          const step = await test.database.system((tx) => sweep.takeOffline(tx));
+          const step = await test.database.system((tx) => sweep.takeOffline(tx, 5));
           expect(step.devices.length).to.be.at.most(5);
           found.push(...step.devices.map((device) => device.device_id));
           ({ isEnd } = step);
@@ -60,5 +60,34 @@ describe('silent devices', () => {
       tx.query(`UPDATE devices SET status = 'online' WHERE device_id = $1`, [silent[0]]),
     );
     expect((await passPages(2 * (await blocks()))).found).to.deep.equal([silent[0]]);
+  });
+
+  it('are found in other pages before one is done that is left, and there in the next pass', async () => {
+    await insertTenant(test.database, 'initech');
+    const silent = await insert('initech', 300);
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ device_id: string; block: number }>(
+        'SELECT device_id, (ctid::text::point)[0]::int4 AS block FROM devices',
+      ),
+    );
+    const blockOf = new Map(rows.map((row) => [row.device_id, row.block]));
+    const sweep = new SilentDevices(1);
+    /** Returns the next that are found, in a page that has more. */
+    const next = async () => {
+      for (;;) {
+        const { devices, isEnd } = await test.database.system((tx) => sweep.takeOffline(tx, 3));
+        if (!isEnd) return devices.map((device) => device.device_id);
+      }
+    };
+    const found = await next();
+    sweep.leavePage();
+    const others = await next();
+    expect(blockOf.get(others[0]!)).to.be.greaterThan(blockOf.get(found[0]!)!);
+    found.push(...others);
+    for (let step = 0; step < 300 && found.length < silent.length; step += 1) {
+      const { devices } = await test.database.system((tx) => sweep.takeOffline(tx, 3));
+      found.push(...devices.map((device) => device.device_id));
+    }
+    expect(found).to.have.members(silent);
   });
 });

@@ -39,20 +39,18 @@ export async function takeSilentOffline(
 export class SilentDevices {
   private first = 0;
   private readonly blocks: number;
-  private readonly limit: number;
 
-  /** A page is so many blocks of the table, of whose devices a step takes at most `limit`. */
-  constructor(blocks: number, limit: number) {
+  /** A page is so many blocks of the table. */
+  constructor(blocks: number) {
     this.blocks = blocks;
-    this.limit = limit;
   }
 
   /**
-   * Takes silent devices offline and returns them, with the time of their last point. `isEnd` reports whether the page is
+   * Takes at most `limit` silent devices offline and returns them, with the time of their last point. `isEnd` reports whether the page is
    * done: the next step begins the following one, or starts over after the last. A device whose row is moved past the page
    * meanwhile is found in the next pass.
    */
-  async takeOffline(tx: Transaction): Promise<{ devices: SilentDevice[]; isEnd: boolean }> {
+  async takeOffline(tx: Transaction, limit: number): Promise<{ devices: SilentDevice[]; isEnd: boolean }> {
     const end = this.first + this.blocks;
     const [{ rows }, size] = await Promise.all([
       tx.query<SilentDevice & Record<string, unknown>>(
@@ -61,14 +59,18 @@ export class SilentDevices {
            WHERE ctid >= $2::tid AND ctid < $3::tid
              AND status = 'online' AND offline_at <= now() AND deleted_at IS NULL
            ORDER BY tenant_id, device_id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED`),
-        [this.limit, `(${this.first},0)`, `(${end},0)`],
+        [limit, `(${this.first},0)`, `(${end},0)`],
       ),
       tx.query<{ blocks: number }>(
         `SELECT (pg_relation_size('devices') / current_setting('block_size')::int4)::float8 AS blocks`,
       ),
     ]);
-    const isEnd = rows.length < this.limit;
+    const isEnd = rows.length < limit;
     if (isEnd) this.first = end < size.rows[0]!.blocks ? end : 0;
     return { devices: rows, isEnd };
+  }
+  /** Leaves a page that is not done to the next pass, so that silent devices that keep coming there do not hold up the others. */
+  leavePage(): void {
+    this.first += this.blocks;
   }
 }

@@ -43,11 +43,21 @@ export interface ActionContext {
   readonly before: readonly StoredAction[];
 }
 
-/** Checks the fields and returns the row's columns. Throws INVALID_ARGUMENT, and NOT_FOUND for text that is no id. */
+/** Checks those expressions that are given. Throws INVALID_ARGUMENT. */
+export function checkExpressions(given: {
+  expression?: string | undefined;
+  clearExpression?: string | undefined;
+}): void {
+  if (given.expression !== undefined) checkExpression('expression', given.expression);
+  if (given.clearExpression) checkExpression('clear_expression', given.clearExpression);
+}
+
+/**
+ * Checks the fields, without the expressions, which take long, and returns the row's columns. Throws INVALID_ARGUMENT, and NOT_FOUND for
+ * text that is no id.
+ */
 export function toDefinition(given: GivenRule, actions: readonly StoredAction[]): RuleDefinition {
   const name = textField('name', given.name, { minimum: 1, maximum: 128 });
-  checkExpression('expression', given.expression);
-  if (given.clearExpression !== '') checkExpression('clear_expression', given.clearExpression);
   return {
     name,
     expression: given.expression,
