@@ -90,6 +90,7 @@ describe('REST server', () => {
     expect(body).to.include({ device_id: 'd7', name: 'pump', hardware_id: '' });
     expect(headers.get('content-type')).to.equal('application/json');
     expect(headers.get('cache-control')).to.equal('no-store');
+    expect(headers.get('x-content-type-options')).to.equal('nosniff');
     expect(headers.get('x-extra')).to.equal('yes');
     expect(headers.get('x-request-id')).to.match(/^[0-9a-f-]{36}$/);
     expect(last).to.include({ tenantId: 'acme', requestId: headers.get('x-request-id') });

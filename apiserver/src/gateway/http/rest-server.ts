@@ -108,6 +108,8 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   // Shared caches treat responses to `Authorization` specially (RFC 9111, 3.5), but not those to `X-API-Key`: without
   // this they could serve one tenant's response to another.
   response.setHeader('cache-control', 'no-store');
+  // What devices and users have sent is never a script or a page, whatever it looks like.
+  response.setHeader('x-content-type-options', 'nosniff');
   const extra = new Map<string, string>();
   let called: Match | undefined;
   const address = addressOfRequest(parts.addressOf, request);
