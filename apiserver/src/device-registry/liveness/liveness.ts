@@ -109,11 +109,13 @@ interface Outcome {
 
 /** Returns the devices in the order in which their tenants take turns. */
 function inTurns(entries: readonly Entry[]): Entry[] {
-  const tenants = [...Map.groupBy(entries, ({ tenantId }) => tenantId).values()];
+  let tenants = [...Map.groupBy(entries, ({ tenantId }) => tenantId).values()];
   if (tenants.length <= 1) return [...entries];
   const ordered: Entry[] = [];
-  for (let from = 0; ordered.length < entries.length; from += devicesInTurn) {
+  for (let from = 0; tenants.length > 0; from += devicesInTurn) {
     for (const ofTenant of tenants) ordered.push(...ofTenant.slice(from, from + devicesInTurn));
+    // Those that have had all their turns are not looked at again: there may be very many tenants beside a large one.
+    tenants = tenants.filter((ofTenant) => ofTenant.length > from + devicesInTurn);
   }
   return ordered;
 }
