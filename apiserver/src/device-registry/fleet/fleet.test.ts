@@ -25,6 +25,7 @@ import { createTestDatabase, type TestDatabase } from '../../platform/testing/te
 import { addUpChanges } from '../devices/device-counts.ts';
 import { setVersions } from '../devices/devices.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from '../service.ts';
+import { bulkHandler } from './bulk-handler.ts';
 
 const { method } = DeviceRegistryService;
 const valueOf = (value: unknown): MessageInitShape<typeof method.changeDevices.input>['value'] => {
@@ -363,6 +364,32 @@ describe('fleets', function () {
       expect((await change('join=1', Action.add_to_group, groupId, 2)).changed).to.equal(1);
       expect(await membersOf(groupId)).to.deep.equal(ids);
       expect((await call(method.getDeviceGroup, { groupId })).deviceCount).to.equal(2);
+    });
+
+    it('are few enough in a day that what they leave is bounded, for each tenant', async () => {
+      for (let n = 0; n < 2; n += 1) await make({ tags: { often: '1' } });
+      const clock = new MovableClock();
+      const parts = {
+        ...{ database: test.database, clock, profiles: createProfileReader(test.database) },
+        queryGroups: { follow: () => Promise.resolve(), devicesAtOnce: () => Promise.resolve(500) },
+      } as unknown as Parameters<typeof bulkHandler>[0];
+      const few = new ServiceRegistry();
+      few.register(DeviceRegistryService, bulkHandler(parts, { burst: 5, perSecond: 0.1 }));
+      const tag = (tenantId = 'acme', expected = 2) =>
+        few.unary(
+          method.changeDevices,
+          create(method.changeDevices.input, {
+            filter: { tag: ['often=1'] },
+            ...{ action: Action.set_tags, value: valueOf({ seen: 'yes' }), expected },
+          }),
+          internalContext({ ...publicCaller, kind: 'kubernetes', tenantId }),
+        );
+      for (let n = 0; n < 2; n += 1) expect((await tag()).matched).to.equal(2);
+      const refused = await refusal(tag());
+      expect([refused.code, refused.retryAfterSeconds]).to.deep.equal(['RESOURCE_EXHAUSTED', 10]);
+      expect((await tag('other', 0)).matched).to.equal(0);
+      clock.advance(10_000);
+      expect((await tag()).matched).to.equal(2);
     });
 
     it('are not those of another tenant', async () => {
