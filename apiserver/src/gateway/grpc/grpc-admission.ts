@@ -25,11 +25,13 @@ import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
 import { endCall, traceCall } from '../observability/call-trace.ts';
 import { accessOf } from '../transcoding/routes.ts';
+import { countAdmitted } from './call-allowance.ts';
 import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
 import { OpenStreams } from './open-streams.ts';
 import {
   acceptedEncodings,
   discardRequest,
+  endAnswered,
   isLeft,
   isTruncated,
   limitMessage,
@@ -44,18 +46,11 @@ const tooLarge = (bytes: number): string => `the message must not be larger than
 /** What arrives in one frame is not counted. */
 const uncountedBytes = 16 * 1024;
 
+/** What a call takes that is kept for its request: its stream and the most metadata that it may have. */
+const openCallBytes = 32 * 1024;
+
 /** How the stream of a client ends that does not read: RESOURCE_EXHAUSTED for a gRPC client. */
 const tooSlow = constants.NGHTTP2_ENHANCE_YOUR_CALM;
-
-/**
- * Calls that a connection may have at a time: few before a caller has been admitted on it, because a stranger can begin them faster
- * than they are refused, and what is refused at the same moment keeps others waiting. A proxy, whose connection has the calls of many
- * clients, may have as many as clients assume before they know a limit.
- */
-export const concurrentCalls = { ofStrangers: 20, ofProxies: 100, ofCallers: 1000 } as const;
-
-/** Connections on which a caller has been admitted. */
-const known = new WeakSet<object>();
 
 type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
 type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
@@ -71,6 +66,8 @@ export interface GrpcAdmissionParts {
   readonly accessLog: AccessLog;
   readonly memory: BodyMemory;
   readonly limits: Partial<GrpcLimits>;
+  /** Reports whether a peer is a trusted proxy. */
+  readonly isProxy: (address: string) => boolean;
 }
 
 /** A method and its full name. */
@@ -238,9 +235,9 @@ export class GrpcAdmission {
           () => {
             isAdmitted = true;
             let taken: ((bytes: number) => void) | undefined;
-            if (isOpen) hold = this.holdMessage(call, opened);
-            else {
-              allowMoreCalls(call);
+            if (!requestStream) hold = this.holdRequest(call, opened);
+            if (!isOpen) {
+              opened.whenOver(countAdmitted(call, this.parts.isProxy));
               ({ taken, arrived } = this.messageCounter(call, opened));
             }
             readInParts(call, taken);
@@ -256,19 +253,19 @@ export class GrpcAdmission {
           onReceiveMetadata,
           onReceiveMessage: (message, proceed) => {
             isWhole = !requestStream;
-            hold?.release();
             arrived?.(message);
             proceed(message);
           },
           // A stream reset by the client ends first and is closed within this turn of the event loop: handlers must not
           // take that for the end of the requests.
-          onReceiveHalfClose: (proceed) =>
-            isWhole
-              ? proceed()
-              : void setImmediate(() => {
-                  if (!isTruncated(call) || isLeft(call)) return proceed();
-                  call.sendStatus({ code: status.INVALID_ARGUMENT, details: 'the last message is truncated' });
-                }),
+          onReceiveHalfClose: (proceed) => {
+            hold?.release();
+            if (isWhole) return proceed();
+            setImmediate(() => {
+              if (!isTruncated(call) || isLeft(call)) return proceed();
+              call.sendStatus({ code: status.INVALID_ARGUMENT, details: 'the last message is truncated' });
+            });
+          },
           onCancel: () => running?.end(status.CANCELLED),
         }),
       sendStatus: (outcome, next) => {
@@ -294,6 +291,7 @@ export class GrpcAdmission {
       hasStatus = true;
       hold?.release();
       sendStatus(outcome);
+      endAnswered(call);
     };
     const crowded = { code: status.UNAVAILABLE, details: 'too many health and reflection calls: try again' };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
@@ -306,11 +304,17 @@ export class GrpcAdmission {
     });
   }
 
-  /** Reserves the maximum message size for a caller without a credential, until the message has arrived. */
-  private holdMessage(call: WireCall, running: RunningCall): Hold {
-    const hold = this.parts.memory.holdStranger(running.entry.address, () =>
-      call.sendStatus(toStatus(crowded(), running.headers, this.parts.logger)),
-    );
+  /**
+   * Reserves memory for a call until its request has arrived as a whole, which may take a minute: the maximum message size for a caller
+   * without a credential, and what the call itself takes for others. The oldest ones are rejected when memory runs short.
+   */
+  private holdRequest(call: WireCall, running: RunningCall): Hold {
+    const { memory, logger } = this.parts;
+    const { caller, entry, headers } = running;
+    const evict = (): void => call.sendStatus(toStatus(crowded(), headers, logger));
+    const isStranger = caller.kind === 'public';
+    const hold = isStranger ? memory.holdStranger(entry.address, evict) : memory.holdCaller(caller.tenantId, evict);
+    if (!isStranger) hold.set(openCallBytes);
     running.whenOver(() => hold.release());
     return hold;
   }
@@ -373,13 +377,15 @@ export class GrpcAdmission {
     return count;
   }
 
-  /** Ends the stream of a call that is over, unless its client reads the response in time. */
-  private endUnread({ stream }: WireCall): void {
+  /** Ends the stream of a call that is over once its client has read the response, or has not in time. */
+  private endUnread(call: WireCall): void {
+    const { stream } = call;
+    if (!stream || stream.destroyed) return;
     const { responseTimeout = defaultGrpcLimits.responseTimeout } = this.parts.limits;
-    const late = setTimeout(() => stream?.close(tooSlow), responseTimeout);
+    const late = setTimeout(() => stream.close(tooSlow), responseTimeout);
     late.unref();
-    stream?.once('close', () => clearTimeout(late));
-    if (!stream || stream.destroyed) clearTimeout(late);
+    stream.once('close', () => clearTimeout(late));
+    endAnswered(call);
   }
 
   /** Returns the running call of a handler's call. */
@@ -392,14 +398,6 @@ export class GrpcAdmission {
 
 /** The error for a call whose message took memory that others need. */
 export const crowded = (): KelletError => unavailable('too many bodies are being received: try again');
-
-/** Lets a connection on which a caller has been admitted have more calls at a time. */
-function allowMoreCalls({ stream }: WireCall): void {
-  const session = stream?.session;
-  if (!session || session.destroyed || known.has(session)) return;
-  known.add(session);
-  session.settings({ maxConcurrentStreams: concurrentCalls.ofCallers });
-}
 
 /** Maps failures detected by grpc-js to the contract's codes. May add response metadata. */
 function foundFailure(

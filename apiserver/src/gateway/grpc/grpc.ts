@@ -27,13 +27,8 @@ import { requestMetadata } from '../http/metadata.ts';
 import type { DecodingTurns } from '../memory/decoding-turns.ts';
 import { isLarge, type LargeRequests } from '../memory/large-requests.ts';
 import { accessOf, changesNothing } from '../transcoding/routes.ts';
-import {
-  concurrentCalls,
-  crowded,
-  GrpcAdmission,
-  type GrpcAdmissionParts,
-  type RunningCall,
-} from './grpc-admission.ts';
+import { concurrentCalls } from './call-allowance.ts';
+import { crowded, GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
 import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
 
 /** Dependencies of the gRPC server. */
@@ -41,8 +36,6 @@ export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
   readonly invoker: Invoker;
   readonly large: LargeRequests;
   readonly turns: DecodingTurns;
-  /** Reports whether a peer is a trusted proxy. */
-  readonly isProxy: (address: string) => boolean;
   /** Undefined without TLS. */
   readonly tls: TlsFiles | undefined;
 }
@@ -62,7 +55,7 @@ export function createGrpcPort(parts: GrpcParts): GrpcPort {
   const admission = new GrpcAdmission(parts);
   const port = new GrpcPort(
     { 'grpc.max_receive_message_length': maximumMessageBytes, interceptors: [admission.interceptor] },
-    { streams: concurrentCalls.ofStrangers, proxyStreams: concurrentCalls.ofProxies, ...parts.limits },
+    { streams: concurrentCalls.atFirst, proxyStreams: concurrentCalls.ofProxies, ...parts.limits },
     {
       isProxy: parts.isProxy,
       listen:

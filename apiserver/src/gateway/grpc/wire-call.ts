@@ -89,6 +89,18 @@ export function readInParts({ stream, decoder }: WireCall, count?: (bytes: numbe
   };
 }
 
+/**
+ * Ends the stream of a call once its response has left, even if the client does not end its request (RFC 9113, section 8.1): it would
+ * keep the call, with all its metadata.
+ */
+export function endAnswered(call: WireCall): void {
+  const end = (): void => {
+    if (!call.stream?.readableEnded) discardRequest(call);
+  };
+  if (call.stream?.writableFinished) end();
+  else call.stream?.once('finish', end);
+}
+
 /** Frees what has arrived of a request, and ends its stream once the status has left. */
 export function discardRequest({ stream }: WireCall): void {
   stream?.removeAllListeners('data').resume();
