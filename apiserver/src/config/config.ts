@@ -193,7 +193,7 @@ const settings = {
   maximumConnections: {
     type: 'integer',
     fallback: '10000',
-    help: 'maximum concurrent connections, each of the REST port, the gRPC port and MQTT',
+    help: 'maximum concurrent connections, each of the REST port, the gRPC port and MQTT, and calls over gRPC',
   },
   deviceCacheBytes: {
     type: 'integer',

@@ -2,7 +2,7 @@
 import { status } from '@grpc/grpc-js';
 import type { ConnectResponse } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
-import { maximumStreams } from '../../gateway/grpc/open-streams.ts';
+import { maximumStreams } from '../../gateway/grpc/open-calls.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { freePort } from '../../platform/testing/server-process.ts';
 import type { TestProcess } from '../../testing/test-process.ts';

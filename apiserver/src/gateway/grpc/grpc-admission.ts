@@ -25,9 +25,9 @@ import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
 import { endCall, traceCall } from '../observability/call-trace.ts';
 import { accessOf } from '../transcoding/routes.ts';
-import { countAdmitted } from './call-allowance.ts';
+import { CallAllowances } from './call-allowance.ts';
 import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
-import { OpenStreams } from './open-streams.ts';
+import { OpenCalls } from './open-calls.ts';
 import {
   acceptedEncodings,
   discardRequest,
@@ -87,7 +87,7 @@ export class RunningCall {
   readonly entry: AccessEntry;
   /** Response metadata: the request id and, once the call is counted, the rate limit. */
   readonly headers: Map<string, string>;
-  private readonly method: DescMethod;
+  readonly method: DescMethod;
   private readonly parts: GrpcAdmissionParts;
   /** Status of the call once it is over. */
   private code: status | undefined;
@@ -166,10 +166,13 @@ export class GrpcAdmission {
   private readonly methods: ReadonlyMap<string, AdmittedMethod>;
   /** Running calls by their metadata, the only object that interceptors and handlers share. */
   private readonly calls = new WeakMap<Metadata, RunningCall>();
-  private readonly streams = new OpenStreams();
+  private readonly open: OpenCalls;
+  private readonly allowances: CallAllowances;
 
   constructor(parts: GrpcAdmissionParts) {
     this.parts = parts;
+    this.open = new OpenCalls(parts.limits.connections ?? defaultGrpcLimits.connections);
+    this.allowances = new CallAllowances(parts.isProxy);
     this.methods = new Map(
       parts.services.flatMap((service) =>
         service.methods.map((method) => {
@@ -226,9 +229,8 @@ export class GrpcAdmission {
       const opened = (running = new RunningCall(this.parts, admitted, metadata, call));
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
-        const isStream = admitted.method.methodKind !== 'unary' && !isOpen;
         const entering = opened.admit().then(() => {
-          if (isStream) opened.whenOver(this.streams.enter(opened.caller));
+          if (!isOpen) opened.whenOver(this.enterOpen(call, opened));
         });
         entering.then(
           // Calls cancelled in the meantime stop here.
@@ -237,7 +239,7 @@ export class GrpcAdmission {
             let taken: ((bytes: number) => void) | undefined;
             if (!requestStream) hold = this.holdRequest(call, opened);
             if (!isOpen) {
-              opened.whenOver(countAdmitted(call, this.parts.isProxy));
+              opened.whenOver(this.allowances.enter(call, opened.caller.tenantId));
               ({ taken, arrived } = this.messageCounter(call, opened));
             }
             readInParts(call, taken);
@@ -302,6 +304,12 @@ export class GrpcAdmission {
     return new ServerInterceptingCall(call, {
       start: (next) => next({ onReceiveMetadata, onCancel: () => hold?.release() }),
     });
+  }
+
+  /** Counts an open call until the returned function is called. Throws as OpenCalls.enter does. */
+  private enterOpen(call: WireCall, { caller, headers, method }: RunningCall): () => void {
+    const end = (): void => call.sendStatus(toStatus(tooManyOpen(), headers, this.parts.logger));
+    return this.open.enter(caller, { isStream: method.methodKind !== 'unary', end });
   }
 
   /**
@@ -398,6 +406,9 @@ export class GrpcAdmission {
 
 /** The error for a call whose message took memory that others need. */
 export const crowded = (): KelletError => unavailable('too many bodies are being received: try again');
+
+/** The error for a call whose place others need. */
+const tooManyOpen = (): KelletError => unavailable('too many calls are open: try again');
 
 /** Maps failures detected by grpc-js to the contract's codes. May add response metadata. */
 function foundFailure(

@@ -35,6 +35,7 @@ import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 import { frame, framed, frames } from '../testing/test-grpc.ts';
 import { http2Frame, http2Headers, http2Preface } from '../testing/test-http2.ts';
+import { usualConnections } from './call-allowance.ts';
 
 const getDevice = '/kellet.v1.DeviceRegistryService/GetDevice';
 
@@ -126,11 +127,25 @@ for (const split of [false, true]) {
       const { stream } = begin(own, 'nobody');
       await once(stream, 'close');
       expect(own.remoteSettings.maxConcurrentStreams).to.equal(20);
-      const going = Array.from({ length: 60 }, () => begin(own, 'viewer'));
-      await eventually(() => own.remoteSettings.maxConcurrentStreams === 160);
+      server.tokens.set('wide', { ...server.tokens.get('viewer')!, tenantId: 'wide' });
+      const going = Array.from({ length: 60 }, () => begin(own, 'wide'));
+      await eventually(() => own.remoteSettings.maxConcurrentStreams === 200);
       for (const call of going) call.stream.close(constants.NGHTTP2_CANCEL);
-      await eventually(() => own.remoteSettings.maxConcurrentStreams === 20);
+      await eventually(() => own.remoteSettings.maxConcurrentStreams === 100);
       own.destroy();
+    });
+
+    it('allows few calls at a time on most connections of a tenant that has many', async () => {
+      server.tokens.set('many', { ...server.tokens.get('viewer')!, tenantId: 'many' });
+      const own = Array.from({ length: usualConnections.ofTenant + 3 }, () => connect(`http://${server.grpc}`));
+      await Promise.all(own.map((each) => once(each, 'remoteSettings')));
+      const limits = () => own.map((each) => each.remoteSettings.maxConcurrentStreams);
+      const calls = own.map((each) => begin(each, 'many'));
+      await eventually(() => limits().filter((limit) => limit === 100).length === usualConnections.ofTenant);
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      expect(limits().filter((limit) => limit === 20)).to.have.length(3);
+      for (const { stream } of calls) stream.close(constants.NGHTTP2_CANCEL);
+      for (const each of own) each.destroy();
     });
 
     it('ends a call that is over although its client does not end its request', async () => {
@@ -171,9 +186,11 @@ for (const split of [false, true]) {
         const headers = http2Headers({ ...fields, 'content-type': 'application/grpc', authorization: token });
         const message = Buffer.from([0, 0, 0, bytes >> 8, bytes & 0xff]);
         socket.write(Buffer.concat([http2Preface, http2Frame(1, 4, 1, headers), http2Frame(0, 0, 1, message)]));
-        await sleep(100);
+        // Sooner than the stream of a call that was refused is reset, after which they cost next to nothing.
+        await sleep(30);
+        const closed = once(socket, 'close');
         socket.write(Buffer.concat(pieces));
-        await once(socket, 'close');
+        await closed;
       }
     });
 
@@ -417,3 +434,47 @@ for (const split of [false, true]) {
     });
   });
 }
+
+describe('very many calls over gRPC', () => {
+  it('leave room for those of tenants with fewer, for which the oldest of the tenant with most are ended', async () => {
+    const server = await startTestGateway(
+      (registry) => {
+        registry.register(DeviceLinkService, {
+          async *connect(requests, { signal }) {
+            for await (const _ of requests) if (signal.aborted) return;
+            yield* [];
+          },
+        });
+        registry.register(DeviceRegistryService, {
+          getDevice: ({ deviceId }) => Promise.resolve({ deviceId }),
+        });
+      },
+      { environment: { KELLET_MAXIMUM_CONNECTIONS: '6' } },
+    );
+    const session = connect(`http://${server.grpc}`);
+    try {
+      const call = (path: string, token: string, body?: Buffer) => {
+        const headers = { ':method': 'POST', ':path': path, 'content-type': 'application/grpc', te: 'trailers' };
+        const stream = session.request({ ...headers, authorization: `Bearer ${token}` }).on('error', () => undefined);
+        const made: { code: unknown } = { code: undefined };
+        const take = (fields: IncomingHttpHeaders) => (made.code ??= fields['grpc-status']);
+        stream.on('response', take).on('trailers', take).resume();
+        if (body) stream.end(body);
+        return made;
+      };
+      const streamPath = '/kellet.v1.DeviceLinkService/Connect';
+      const streams = Array.from({ length: 6 }, () => call(streamPath, 'device'));
+      await sleep(300);
+      const further = call(streamPath, 'device');
+      await eventually(() => further.code === '8');
+      expect(streams.map(({ code }) => code)).to.deep.equal(Array(6).fill(undefined));
+      const other = call(getDevice, 'small', frame(GetDeviceRequestSchema, { deviceId: 'd' }));
+      await eventually(() => other.code === '0');
+      await eventually(() => streams[0]!.code === '14');
+      expect(streams.slice(1).map(({ code }) => code)).to.deep.equal(Array(5).fill(undefined));
+    } finally {
+      session.destroy();
+      await server.stop();
+    }
+  });
+});

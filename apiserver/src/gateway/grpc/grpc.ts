@@ -55,7 +55,7 @@ export function createGrpcPort(parts: GrpcParts): GrpcPort {
   const admission = new GrpcAdmission(parts);
   const port = new GrpcPort(
     { 'grpc.max_receive_message_length': maximumMessageBytes, interceptors: [admission.interceptor] },
-    { streams: concurrentCalls.atFirst, proxyStreams: concurrentCalls.ofProxies, ...parts.limits },
+    { streams: concurrentCalls.atFirst, proxyStreams: concurrentCalls.usual, ...parts.limits },
     {
       isProxy: parts.isProxy,
       listen:
