@@ -69,6 +69,7 @@ export class SilentDevices {
     if (isEnd) this.first = end < size.rows[0]!.blocks ? end : 0;
     return { devices: rows, isEnd };
   }
+
   /** Leaves a page that is not done to the next pass, so that silent devices that keep coming there do not hold up the others. */
   leavePage(): void {
     this.first += this.blocks;
