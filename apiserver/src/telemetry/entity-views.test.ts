@@ -128,6 +128,23 @@ describe('the telemetry of entity views', () => {
     expect(await history({ deviceId: view, ...outside })).to.deep.include({ points: [], nextPageToken: '' });
   });
 
+  it('of devices are refused to limited users who may read the device without them, and not found by others', async () => {
+    const limitedTo = (scopes: readonly string[], limited: readonly string[]) =>
+      internalContext({
+        ...{ ...publicCaller, kind: 'user', tenantId: 'acme', scopes: new Set(scopes) },
+        limitedGrants: [{ scopes: limited, deviceGroupIds: [newId()] }],
+      });
+    const refusals = async (context: ReturnType<typeof as>) => [
+      await refusal(latest(deviceId, context)),
+      await refusal(history({ deviceId }, context)),
+    ];
+    const denied = 'PERMISSION_DENIED the scope telemetry:read is limited to device groups that this device is not in';
+    expect(await refusals(limitedTo(['devices:read'], ['telemetry:read']))).to.deep.equal([denied, denied]);
+    const absent = 'NOT_FOUND device not found';
+    for (const limited of [['telemetry:read'], ['telemetry:read', 'devices:read']])
+      expect(await refusals(limitedTo([], limited))).to.deep.equal([absent, absent]);
+  });
+
   it('are read in pages, in both directions', async () => {
     const view = await makeView({ start_time: nanoseconds(1), end_time: nanoseconds(9) });
     for (const order of [GetHistoryRequest_Order.asc, GetHistoryRequest_Order.desc]) {

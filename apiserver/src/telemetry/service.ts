@@ -20,13 +20,13 @@ import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Peers } from '../internal/peers.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { resultsChannel, sealChannel, sealTenantChannel } from '../platform/database/channels.ts';
-import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
 import { type Counter, counter, Histogram, readGauge } from '../platform/observability/metrics.ts';
 import { enumFilter } from '../platform/requests/enums.ts';
 import type { Page } from '../platform/requests/paging.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
-import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
+import { holdsInPart, isLimited, type Visibility, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import type { BatchSettings } from '../policies/batch-seconds.ts';
 import { FollowedTenants } from '../policies/followed-tenants.ts';
 import { batchSettings, publicationChoices, retentionStarts } from '../policies/tenant-reader.ts';
@@ -458,14 +458,19 @@ class Telemetry implements TelemetryModule {
     return device;
   }
 
-  /** Returns what the caller may read under an id: that of a device or of an entity view. Throws NOT_FOUND. */
+  /**
+   * Returns what the caller may read under an id: that of a device or of an entity view. Throws PERMISSION_DENIED for a device
+   * that the caller may read without its points, as the gateway does in calls that always name a device, otherwise NOT_FOUND.
+   */
   private async readable(id: string, { tenantId, caller }: CallContext): Promise<Readable> {
     const visibility = visibilityOf(caller, 'telemetry:read');
     const device = (await this.devices.lookup(tenantId, [id])).get(id);
     if (device) {
-      const isVisible =
-        !isLimited(visibility) || (await this.options.visibleDevices?.(tenantId, [id], visibility))?.has(id);
-      if (isVisible) return { window: wholeOf(device.deviceId), shownId: device.deviceId };
+      const isVisible = async (to: Visibility) =>
+        !isLimited(to) || (await this.options.visibleDevices?.(tenantId, [id], to))?.has(id);
+      if (await isVisible(visibility)) return { window: wholeOf(device.deviceId), shownId: device.deviceId };
+      if (holdsInPart(caller, 'devices:read') && (await isVisible(visibilityOf(caller, 'devices:read'))))
+        throw permissionDenied('the scope telemetry:read is limited to device groups that this device is not in');
     }
     // Entity views are shown to customers, not to device groups.
     const mayBeView = isId(id) && visibility.deviceGroupIds === null;

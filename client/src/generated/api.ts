@@ -5381,7 +5381,7 @@ export interface components {
             /** @description Whether the user is barred from signing in. */
             disabled?: boolean;
             /**
-             * @description Only for an operator or a viewer; empty means the whole tenant.
+             * @description Not for an administrator; empty means the whole tenant.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
@@ -7916,7 +7916,7 @@ export interface components {
             /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
             /**
-             * @description Only for an operator or a viewer; empty means the whole tenant.
+             * @description Not for an administrator; empty means the whole tenant.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;

@@ -88,7 +88,7 @@ export function assetHandlers(parts: EntityParts): Implementation<typeof DeviceR
           ]);
           if (parent === undefined) throw notFound('parent_asset_id');
         },
-        read: (tx, after, room) => listAssets(tx, tenantId, { customerId, parentAssetId }, after, room),
+        read: (tx, after, room) => listAssets(tx, tenantId, { customerId, parentAssetId }, customer, after, room),
         toItem: toAsset,
       });
       return { assets: items, nextPageToken };

@@ -26,6 +26,15 @@ export const assetLimit = keptLimit('assets', 100_000, 'assets');
 
 const columns = 'asset_id, name, type, parent_asset_id, customer_id, tags, height, created_at, updated_at';
 
+/** The columns as users of the customer in a parameter see them: without the id of a parent that is not the customer's. */
+const columnsSeenBy = (
+  customer: string,
+): string => `asset_id, name, type, customer_id, tags, height, created_at, updated_at,
+  CASE WHEN ${customer}::uuid IS NULL THEN parent_asset_id ELSE (
+    SELECT p.asset_id FROM assets p
+    WHERE p.tenant_id = assets.tenant_id AND p.asset_id = assets.parent_asset_id AND p.customer_id = ${customer}
+  ) END AS parent_asset_id`;
+
 /** Holds all trees of the tenant until the transaction ends, so that two moves cannot make a cycle together. */
 export const lockTrees = (tx: Transaction, tenantId: string): Promise<void> => holdLock(tx, assetTreesLock(tenantId));
 
@@ -61,7 +70,7 @@ export async function findAsset(
   lock: '' | 'FOR UPDATE' | 'FOR KEY SHARE' = '',
 ): Promise<AssetRow | undefined> {
   const { rows } = await tx.query<AssetRow>(
-    `SELECT ${columns} FROM assets WHERE tenant_id = $1 AND asset_id = $2 AND ${visibleTo('$3')} ${lock}`,
+    `SELECT ${columnsSeenBy('$3')} FROM assets WHERE tenant_id = $1 AND asset_id = $2 AND ${visibleTo('$3')} ${lock}`,
     [tenantId, assetId, customer],
   );
   return rows[0];
@@ -105,6 +114,7 @@ export async function listAssets(
   tx: Transaction,
   tenantId: string,
   filters: AssetFilters,
+  customer: string | null,
   after: string | undefined,
   room: Room,
 ): Promise<(AssetRow & SizedRow)[]> {
@@ -115,12 +125,12 @@ export async function listAssets(
   ].filter(([, value]) => value !== undefined);
   const { rows } = await tx.query<AssetRow & SizedRow>(
     sizedRows(
-      `SELECT ${columns}, ${jsonBytes('tags')} AS row_bytes FROM assets
-       WHERE tenant_id = $1 ${conditions.map(([condition], index) => `AND ${condition} $${index + 4}`).join(' ')}`,
+      `SELECT ${columnsSeenBy('$4')}, ${jsonBytes('tags')} AS row_bytes FROM assets
+       WHERE tenant_id = $1 ${conditions.map(([condition], index) => `AND ${condition} $${index + 5}`).join(' ')}`,
       'asset_id',
       2,
     ),
-    [tenantId, room.limit, room.bytes, ...conditions.map(([, value]) => value)],
+    [tenantId, room.limit, room.bytes, customer, ...conditions.map(([, value]) => value)],
   );
   return rows;
 }

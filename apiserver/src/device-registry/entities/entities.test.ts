@@ -199,6 +199,27 @@ describe('customers, assets and entity views', () => {
       expect(await list({ parentAssetId: hall })).to.deep.equal([]);
     });
 
+    it('do not tell users of a customer which asset contains them, unless it is that customer’s', async () => {
+      const [ours, theirs] = [await makeCustomer(), await makeCustomer()];
+      const site = await makeAsset({ customerId: theirs });
+      const hall = await makeAsset({ parentAssetId: site, customerId: ours });
+      const line = await makeAsset({ parentAssetId: hall, customerId: ours });
+      const parentsSeenBy = async (customerId: string) => {
+        const { assets } = await call(method.listAssets, {}, { customerId });
+        const parents = assets.map(({ assetId, parentAssetId }) => [assetId, parentAssetId]);
+        for (const [assetId, parentAssetId] of parents)
+          expect(await call(method.getAsset, { assetId: assetId! }, { customerId })).to.deep.include({ parentAssetId });
+        return parents.filter(([assetId]) => [site, hall, line].includes(assetId!));
+      };
+      expect(await parentsSeenBy(ours)).to.deep.equal([
+        [hall, ''],
+        [line, hall],
+      ]);
+      const all = await parentsSeenBy('');
+      expect(all).to.deep.include([hall, site]);
+      expect(all).to.deep.include([line, hall]);
+    });
+
     it('of another tenant, or unknown ones, are not found wherever they are named', async () => {
       const own = await makeAsset();
       for (const assetId of [await makeAsset({}, 'other'), newId(), 'nonsense']) {

@@ -1280,7 +1280,7 @@ export type CreateUserRequest = Message<"kellet.v1.CreateUserRequest"> & {
   disabled: boolean;
 
   /**
-   * Only for an operator or a viewer; empty means the whole tenant.
+   * Not for an administrator; empty means the whole tenant.
    *
    * @generated from field: string customer_id = 7;
    */
@@ -1408,7 +1408,7 @@ export type UpdateUserRequest = Message<"kellet.v1.UpdateUserRequest"> & {
   updateMask?: FieldMask | undefined;
 
   /**
-   * Only for an operator or a viewer; empty means the whole tenant.
+   * Not for an administrator; empty means the whole tenant.
    *
    * @generated from field: optional string customer_id = 9;
    */
