@@ -49,6 +49,9 @@ const uncountedBytes = 16 * 1024;
 /** What a call takes that is kept for its request: its stream and the most metadata that it may have. */
 const openCallBytes = 32 * 1024;
 
+/** Time to read why a call has ended whose place others need. */
+const lastMilliseconds = 1000;
+
 /** How the stream of a client ends that does not read: RESOURCE_EXHAUSTED for a gRPC client. */
 const tooSlow = constants.NGHTTP2_ENHANCE_YOUR_CALM;
 
@@ -136,6 +139,11 @@ export class RunningCall {
     this.messages.shift()?.release();
   }
 
+  /** Whether the call has a status or its client has disconnected. */
+  get isOver(): boolean {
+    return this.code !== undefined;
+  }
+
   /** Calls `run` once the call has a status or its client has disconnected (CANCELLED). */
   whenOver(run: (code: status) => void): void {
     // As long as what is in it, because a call may stay open: an array that grows by `push` has room for 17.
@@ -184,7 +192,7 @@ export class GrpcAdmission {
   }
 
   /** Must be the interceptor closest to the wire, next to grpc-js. */
-  readonly interceptor: ServerInterceptor = ({ path, requestStream }, call) => {
+  readonly interceptor: ServerInterceptor = ({ path, requestStream, responseStream }, call) => {
     const admitted = this.methods.get(path);
     if (!admitted) return this.limitProbe(call);
     const isOpen = isPublic(accessOf(admitted.method));
@@ -197,6 +205,14 @@ export class GrpcAdmission {
     let isWhole = false;
     let hasStatus = false;
     let isFromWithin = false;
+    let isOver: (() => void) | undefined;
+    let isAnswered = false;
+    const answer = (): void => {
+      if (isAnswered) return;
+      isAnswered = true;
+      isOver?.();
+      this.endUnread(call);
+    };
     const sendStatus = call.sendStatus.bind(call);
     const sendMessage = call.sendMessage.bind(call);
     // Messages that the handler writes before it receives the status must not follow it: that would reset the stream and lose
@@ -209,6 +225,8 @@ export class GrpcAdmission {
         sent();
       });
       countUnread();
+      // Its status follows once the client has read it.
+      if (!responseStream) answer();
     };
     // Some statuses bypass interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
     // large, through this method.
@@ -220,7 +238,7 @@ export class GrpcAdmission {
       const said =
         isFromWithin || outcome.metadata ? outcome : foundFailure(outcome, running.headers, isAdmitted, isOpen);
       sendStatus(completed(said, running.headers));
-      this.endUnread(call);
+      answer();
       running.end(isGone ? status.CANCELLED : said.code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
@@ -230,7 +248,7 @@ export class GrpcAdmission {
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
         const entering = opened.admit().then(() => {
-          if (!isOpen) opened.whenOver(this.enterOpen(call, opened));
+          if (!isOpen) isOver = this.enterOpen(call, opened);
         });
         entering.then(
           // Calls cancelled in the meantime stop here.
@@ -306,10 +324,21 @@ export class GrpcAdmission {
     });
   }
 
-  /** Counts an open call until the returned function is called. Throws as OpenCalls.enter does. */
-  private enterOpen(call: WireCall, { caller, headers, method }: RunningCall): () => void {
-    const end = (): void => call.sendStatus(toStatus(tooManyOpen(), headers, this.parts.logger));
-    return this.open.enter(caller, { isStream: method.methodKind !== 'unary', end });
+  /**
+   * Counts a call until its stream is closed, and returns what is to be called when it is answered. Throws as OpenCalls.enter does.
+   */
+  private enterOpen(call: WireCall, running: RunningCall): () => void {
+    const { caller, headers, method } = running;
+    const end = (): void => {
+      if (!running.isOver) call.sendStatus(toStatus(tooManyOpen(), headers, this.parts.logger));
+      // It is counted no longer, so it must not wait for its client.
+      setTimeout(() => call.stream?.close(tooSlow), lastMilliseconds).unref();
+    };
+    const { isOver, leave } = this.open.enter(caller, { isStream: method.methodKind !== 'unary', end });
+    running.whenOver(isOver);
+    if (!call.stream || isLeft(call)) leave();
+    else call.stream.once('close', leave);
+    return isOver;
   }
 
   /**
@@ -385,7 +414,7 @@ export class GrpcAdmission {
     return count;
   }
 
-  /** Ends the stream of a call that is over once its client has read the response, or has not in time. */
+  /** Ends the stream of a call that is answered once its client has read the response, or has not in time. */
   private endUnread(call: WireCall): void {
     const { stream } = call;
     if (!stream || stream.destroyed) return;

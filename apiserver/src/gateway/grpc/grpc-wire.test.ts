@@ -477,4 +477,38 @@ describe('very many calls over gRPC', () => {
       await server.stop();
     }
   });
+
+  it('count until their clients have read them', async () => {
+    const server = await startTestGateway(
+      (registry) =>
+        registry.register(DeviceRegistryService, { getDevice: ({ deviceId }) => Promise.resolve({ deviceId }) }),
+      { environment: { KELLET_MAXIMUM_CONNECTIONS: '6' } },
+    );
+    const slow = connect(`http://${server.grpc}`, { settings: { initialWindowSize: 0 } });
+    const other = connect(`http://${server.grpc}`);
+    try {
+      const call = (session: ClientHttp2Session, more: Record<string, string> = {}) => {
+        const headers = { ':method': 'POST', ':path': getDevice, 'content-type': 'application/grpc', te: 'trailers' };
+        const stream = session
+          .request({ ...headers, ...more, authorization: 'Bearer viewer' })
+          .on('error', () => undefined);
+        stream.resume().end(frame(GetDeviceRequestSchema, { deviceId: 'd' }));
+        return stream;
+      };
+      // With a deadline, they are over although their status cannot leave.
+      const unread = Array.from({ length: 6 }, (_, index) =>
+        call(slow, index % 2 === 0 ? { 'grpc-timeout': '200m' } : {}),
+      );
+      await Promise.all(unread.map((stream) => once(stream, 'response')));
+      await sleep(400);
+      const [trailers] = (await once(call(other), 'trailers')) as [IncomingHttpHeaders];
+      expect(trailers['grpc-status']).to.equal('0');
+      await eventually(() => unread[0]!.closed);
+      expect(unread.map(({ rstCode }) => rstCode)).to.deep.equal([constants.NGHTTP2_ENHANCE_YOUR_CALM, 0, 0, 0, 0, 0]);
+    } finally {
+      slow.destroy();
+      other.destroy();
+      await server.stop();
+    }
+  });
 });
