@@ -6,7 +6,7 @@ import type { DescMethod, DescService } from '@bufbuild/protobuf';
 import { type Metadata, ServerInterceptingCall, type ServerInterceptor, status } from '@grpc/grpc-js';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
-import { type GrpcCall, metadataText } from '../../platform/grpc/grpc-context.ts';
+import { type GrpcCall, metadataEntries, metadataText } from '../../platform/grpc/grpc-context.ts';
 import { defaultGrpcLimits, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
@@ -48,6 +48,9 @@ const uncountedBytes = 16 * 1024;
 
 /** What a call takes that is kept for its request: its stream and the most metadata that it may have. */
 const openCallBytes = 32 * 1024;
+
+/** Most calls have much less metadata. Those with more count as memory as long as they are open. */
+const muchMetadata = 4 * 1024;
 
 /** Time to read why a call has ended whose place others need. */
 const lastMilliseconds = 1000;
@@ -248,7 +251,7 @@ export class GrpcAdmission {
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
         const entering = opened.admit().then(() => {
-          if (!isOpen) isOver = this.enterOpen(call, opened);
+          if (!isOpen) isOver = this.enterOpen(call, opened, metadata);
         });
         entering.then(
           // Calls cancelled in the meantime stop here.
@@ -327,7 +330,7 @@ export class GrpcAdmission {
   /**
    * Counts a call until its stream is closed, and returns what is to be called when it is answered. Throws as OpenCalls.enter does.
    */
-  private enterOpen(call: WireCall, running: RunningCall): () => void {
+  private enterOpen(call: WireCall, running: RunningCall, metadata: Metadata): () => void {
     const { caller, headers, method } = running;
     const end = (): void => {
       if (!running.isOver) call.sendStatus(toStatus(tooManyOpen(), headers, this.parts.logger));
@@ -337,7 +340,14 @@ export class GrpcAdmission {
     const { isOver, leave } = this.open.enter(caller, { isStream: method.methodKind !== 'unary', end });
     running.whenOver(isOver);
     if (!call.stream || isLeft(call)) leave();
-    else call.stream.once('close', leave);
+    else {
+      call.stream.once('close', leave);
+      if (bytesOf(metadata) > muchMetadata) {
+        const hold = this.parts.memory.holdCaller(caller.tenantId, end);
+        call.stream.once('close', () => hold.release());
+        hold.set(openCallBytes);
+      }
+    }
     return isOver;
   }
 
@@ -432,6 +442,9 @@ export class GrpcAdmission {
     return running;
   }
 }
+
+const bytesOf = (metadata: Metadata): number =>
+  metadataEntries(metadata).reduce((sum, [name, value]) => sum + name.length + value.length, 0);
 
 /** The error for a call whose message took memory that others need. */
 export const crowded = (): KelletError => unavailable('too many bodies are being received: try again');
