@@ -6,7 +6,7 @@ import type { DescMethod, DescService } from '@bufbuild/protobuf';
 import { type Metadata, ServerInterceptingCall, type ServerInterceptor, status } from '@grpc/grpc-js';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
-import { type GrpcCall, metadataText } from '../../platform/grpc/grpc-context.ts';
+import { type GrpcCall, metadataEntries, metadataText } from '../../platform/grpc/grpc-context.ts';
 import { defaultGrpcLimits, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
@@ -48,6 +48,12 @@ const uncountedBytes = 16 * 1024;
 
 /** What a call takes that is kept for its request: its stream and the most metadata that it may have. */
 const openCallBytes = 32 * 1024;
+
+/** Most calls have much less metadata. Those with more count as memory as long as they are open. */
+const muchMetadata = 4 * 1024;
+
+/** Time to read why a call has ended whose place others need. */
+const lastMilliseconds = 1000;
 
 /** How the stream of a client ends that does not read: RESOURCE_EXHAUSTED for a gRPC client. */
 const tooSlow = constants.NGHTTP2_ENHANCE_YOUR_CALM;
@@ -136,6 +142,11 @@ export class RunningCall {
     this.messages.shift()?.release();
   }
 
+  /** Whether the call has a status or its client has disconnected. */
+  get isOver(): boolean {
+    return this.code !== undefined;
+  }
+
   /** Calls `run` once the call has a status or its client has disconnected (CANCELLED). */
   whenOver(run: (code: status) => void): void {
     // As long as what is in it, because a call may stay open: an array that grows by `push` has room for 17.
@@ -184,7 +195,7 @@ export class GrpcAdmission {
   }
 
   /** Must be the interceptor closest to the wire, next to grpc-js. */
-  readonly interceptor: ServerInterceptor = ({ path, requestStream }, call) => {
+  readonly interceptor: ServerInterceptor = ({ path, requestStream, responseStream }, call) => {
     const admitted = this.methods.get(path);
     if (!admitted) return this.limitProbe(call);
     const isOpen = isPublic(accessOf(admitted.method));
@@ -197,6 +208,14 @@ export class GrpcAdmission {
     let isWhole = false;
     let hasStatus = false;
     let isFromWithin = false;
+    let isOver: (() => void) | undefined;
+    let isAnswered = false;
+    const answer = (): void => {
+      if (isAnswered) return;
+      isAnswered = true;
+      isOver?.();
+      this.endUnread(call);
+    };
     const sendStatus = call.sendStatus.bind(call);
     const sendMessage = call.sendMessage.bind(call);
     // Messages that the handler writes before it receives the status must not follow it: that would reset the stream and lose
@@ -209,6 +228,8 @@ export class GrpcAdmission {
         sent();
       });
       countUnread();
+      // Its status follows once the client has read it.
+      if (!responseStream) answer();
     };
     // Some statuses bypass interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
     // large, through this method.
@@ -220,7 +241,7 @@ export class GrpcAdmission {
       const said =
         isFromWithin || outcome.metadata ? outcome : foundFailure(outcome, running.headers, isAdmitted, isOpen);
       sendStatus(completed(said, running.headers));
-      this.endUnread(call);
+      answer();
       running.end(isGone ? status.CANCELLED : said.code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
@@ -230,7 +251,7 @@ export class GrpcAdmission {
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
         const entering = opened.admit().then(() => {
-          if (!isOpen) opened.whenOver(this.enterOpen(call, opened));
+          if (!isOpen) isOver = this.enterOpen(call, opened, metadata);
         });
         entering.then(
           // Calls cancelled in the meantime stop here.
@@ -306,10 +327,28 @@ export class GrpcAdmission {
     });
   }
 
-  /** Counts an open call until the returned function is called. Throws as OpenCalls.enter does. */
-  private enterOpen(call: WireCall, { caller, headers, method }: RunningCall): () => void {
-    const end = (): void => call.sendStatus(toStatus(tooManyOpen(), headers, this.parts.logger));
-    return this.open.enter(caller, { isStream: method.methodKind !== 'unary', end });
+  /**
+   * Counts a call until its stream is closed, and returns what is to be called when it is answered. Throws as OpenCalls.enter does.
+   */
+  private enterOpen(call: WireCall, running: RunningCall, metadata: Metadata): () => void {
+    const { caller, headers, method } = running;
+    const end = (): void => {
+      if (!running.isOver) call.sendStatus(toStatus(tooManyOpen(), headers, this.parts.logger));
+      // It is counted no longer, so it must not wait for its client.
+      setTimeout(() => call.stream?.close(tooSlow), lastMilliseconds).unref();
+    };
+    const { isOver, leave } = this.open.enter(caller, { isStream: method.methodKind !== 'unary', end });
+    running.whenOver(isOver);
+    if (!call.stream || isLeft(call)) leave();
+    else {
+      call.stream.once('close', leave);
+      if (bytesOf(metadata) > muchMetadata) {
+        const hold = this.parts.memory.holdCaller(caller.tenantId, end);
+        call.stream.once('close', () => hold.release());
+        hold.set(openCallBytes);
+      }
+    }
+    return isOver;
   }
 
   /**
@@ -385,7 +424,7 @@ export class GrpcAdmission {
     return count;
   }
 
-  /** Ends the stream of a call that is over once its client has read the response, or has not in time. */
+  /** Ends the stream of a call that is answered once its client has read the response, or has not in time. */
   private endUnread(call: WireCall): void {
     const { stream } = call;
     if (!stream || stream.destroyed) return;
@@ -403,6 +442,9 @@ export class GrpcAdmission {
     return running;
   }
 }
+
+const bytesOf = (metadata: Metadata): number =>
+  metadataEntries(metadata).reduce((sum, [name, value]) => sum + name.length + value.length, 0);
 
 /** The error for a call whose message took memory that others need. */
 export const crowded = (): KelletError => unavailable('too many bodies are being received: try again');

@@ -113,9 +113,9 @@ for (const split of [false, true]) {
     const request = (deviceId: string) => frame(GetDeviceRequestSchema, { deviceId });
 
     /** Begins a call, and does not end its request. */
-    const begin = (on: ClientHttp2Session, token: string) => {
+    const begin = (on: ClientHttp2Session, token: string, more: Record<string, string> = {}) => {
       const headers = { ':method': 'POST', ':path': getDevice, 'content-type': 'application/grpc', te: 'trailers' };
-      const stream = on.request({ ...headers, authorization: `Bearer ${token}` }).on('error', () => undefined);
+      const stream = on.request({ ...headers, ...more, authorization: `Bearer ${token}` }).on('error', () => undefined);
       let outcome: unknown;
       stream.on('response', (response: IncomingHttpHeaders) => (outcome = response['grpc-status'])).resume();
       return { stream, outcome: () => outcome };
@@ -163,6 +163,23 @@ for (const split of [false, true]) {
       const calls = own.flatMap((each) => Array.from({ length: 520 }, () => begin(each, 'busy')));
       await eventually(() => calls.filter(({ outcome }) => outcome() === '14').length === 4 * 520 - 2048);
       // The address would not be accepted for a while if so many were cancelled sooner.
+      await new Promise((resolve) => setTimeout(resolve, 1100));
+      for (const each of own) each.destroy();
+    });
+
+    it('rejects the oldest of very many calls with much metadata, as long as they go on', async () => {
+      server.tokens.set('large', { ...server.tokens.get('viewer')!, tenantId: 'large', rateLimitPerMinute: 1_000_000 });
+      const own = Array.from({ length: 4 }, () => connect(`http://${server.grpc}`).on('error', () => undefined));
+      await Promise.all(own.map((each) => once(each, 'remoteSettings')));
+      const calls = own.flatMap((each) =>
+        Array.from({ length: 520 }, () => {
+          const call = begin(each, 'large', { pad: 'p'.repeat(8000) });
+          call.stream.end(request('slow'));
+          return call;
+        }),
+      );
+      // Some more, while their requests count too.
+      await eventually(() => calls.filter(({ outcome }) => outcome() === '14').length >= 4 * 520 - 2048);
       await new Promise((resolve) => setTimeout(resolve, 1100));
       for (const each of own) each.destroy();
     });
@@ -474,6 +491,40 @@ describe('very many calls over gRPC', () => {
       expect(streams.slice(1).map(({ code }) => code)).to.deep.equal(Array(5).fill(undefined));
     } finally {
       session.destroy();
+      await server.stop();
+    }
+  });
+
+  it('count until their clients have read them', async () => {
+    const server = await startTestGateway(
+      (registry) =>
+        registry.register(DeviceRegistryService, { getDevice: ({ deviceId }) => Promise.resolve({ deviceId }) }),
+      { environment: { KELLET_MAXIMUM_CONNECTIONS: '6' } },
+    );
+    const slow = connect(`http://${server.grpc}`, { settings: { initialWindowSize: 0 } });
+    const other = connect(`http://${server.grpc}`);
+    try {
+      const call = (session: ClientHttp2Session, more: Record<string, string> = {}) => {
+        const headers = { ':method': 'POST', ':path': getDevice, 'content-type': 'application/grpc', te: 'trailers' };
+        const stream = session
+          .request({ ...headers, ...more, authorization: 'Bearer viewer' })
+          .on('error', () => undefined);
+        stream.resume().end(frame(GetDeviceRequestSchema, { deviceId: 'd' }));
+        return stream;
+      };
+      // With a deadline, they are over although their status cannot leave.
+      const unread = Array.from({ length: 6 }, (_, index) =>
+        call(slow, index % 2 === 0 ? { 'grpc-timeout': '200m' } : {}),
+      );
+      await Promise.all(unread.map((stream) => once(stream, 'response')));
+      await sleep(400);
+      const [trailers] = (await once(call(other), 'trailers')) as [IncomingHttpHeaders];
+      expect(trailers['grpc-status']).to.equal('0');
+      await eventually(() => unread[0]!.closed);
+      expect(unread.map(({ rstCode }) => rstCode)).to.deep.equal([constants.NGHTTP2_ENHANCE_YOUR_CALM, 0, 0, 0, 0, 0]);
+    } finally {
+      slow.destroy();
+      other.destroy();
       await server.stop();
     }
   });

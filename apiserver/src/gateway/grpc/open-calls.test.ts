@@ -18,10 +18,10 @@ describe('the open streams of a process', () => {
       expect(() => calls.enter(caller, stream)).to.throw(KelletError, `at most ${most} streams`);
       calls.enter(caller, { ...stream, isStream: false });
       for (const other of others) calls.enter(other, stream);
-      leaves[0]!();
+      leaves[0]!.isOver();
       calls.enter(caller, stream);
       expect(() => calls.enter(caller, stream)).to.throw(KelletError);
-      for (const leave of leaves.slice(1)) leave();
+      for (const { leave } of leaves.slice(1)) leave();
       calls.enter(caller, stream);
     });
   }
@@ -45,10 +45,28 @@ describe('the open calls of a process', () => {
     expect(ended).to.deep.equal(['a1', 'a2', 'a3']);
     expect(() => enter('c3', 'c')).to.throw(KelletError);
     // What was ended is not counted again when it is over.
-    for (const leave of leaves.slice(0, 3)) leave();
+    for (const { isOver, leave } of leaves.slice(0, 3)) {
+      isOver();
+      leave();
+    }
     expect(() => enter('c3', 'c')).to.throw(KelletError);
-    leaves[3]!();
+    leaves[3]!.leave();
     enter('c3', 'c');
     expect(ended).to.have.length(3);
+  });
+
+  it('count until they are read, and those that are not read make room first', () => {
+    const ended: string[] = [];
+    const calls = new OpenCalls(3);
+    const enter = (name: string) => calls.enter(device(name), { isStream: false, end: () => ended.push(name) });
+    const [, second, third] = ['1', '2', '3'].map(enter);
+    third!.isOver();
+    second!.isOver();
+    enter('4');
+    expect(ended).to.deep.equal(['3']);
+    third!.leave();
+    enter('5');
+    expect(ended).to.deep.equal(['3', '2']);
+    expect(() => enter('6')).to.throw(KelletError, 'too many calls are open');
   });
 });
