@@ -116,6 +116,8 @@ describe('tenants', () => {
       const second = await apply('acme', { ...spec, adminPassword: 'another good password' });
       expect(second).to.deep.equal(first);
       expect((await call(method.getOwnTenant, {}, 'acme')).updatedAt).to.deep.equal(tenant.updatedAt);
+      expect(await codeOf(login('acme')), 'from an address that is not allowed').to.equal('PERMISSION_DENIED');
+      expect((await apply('acme', { ...spec, ipAllowlist: [] })).refusal).to.equal(undefined);
       await login('acme');
       expect(await codeOf(login('acme', 'another good password'))).to.equal('UNAUTHENTICATED');
     });

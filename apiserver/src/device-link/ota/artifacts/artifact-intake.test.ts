@@ -261,6 +261,7 @@ describe('the intake of artifacts', () => {
     running.push(fetchFor(other));
     expect(await fetchFor(third)).to.include({ code: 'UNAVAILABLE' });
     const patient = [fetchFor(tenant, true), fetchFor(third, true)];
+    await eventually(() => now === 3);
     proceed();
     expect(await Promise.all([...running, ...patient])).to.deep.equal(Array.from({ length: 5 }, () => undefined));
     expect(most).to.equal(3);
