@@ -303,7 +303,6 @@ export class GrpcAdmission {
     limitMessage(call, probeMessageBytes);
     refuseCompressed(call);
     readInParts(call);
-    let hold: Hold | undefined;
     let hasStatus = false;
     const sendStatus = call.sendStatus.bind(call);
     const sendMessage = call.sendMessage.bind(call);
@@ -312,19 +311,24 @@ export class GrpcAdmission {
     };
     call.sendStatus = (outcome) => {
       hasStatus = true;
-      hold?.release();
       sendStatus(outcome);
-      endAnswered(call);
+      this.endUnread(call);
     };
-    const crowded = { code: status.UNAVAILABLE, details: 'too many health and reflection calls: try again' };
+    // A client that does not read would otherwise keep it, with the requests that have arrived and their responses.
+    const evict = (): void => {
+      if (!hasStatus)
+        call.sendStatus({ code: status.UNAVAILABLE, details: 'too many health and reflection calls: try again' });
+      discardRequest(call);
+    };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
+      // Reset by its client before it could begin.
+      if (isLeft(call)) return;
       const address = addressOfCall(this.parts.addressOf, call.getPeer(), metadata);
-      hold = this.parts.memory.holdProbe(address, () => call.sendStatus(crowded));
+      const hold = this.parts.memory.holdProbe(address, evict);
+      call.stream?.once('close', () => hold.release());
       proceed(metadata);
     };
-    return new ServerInterceptingCall(call, {
-      start: (next) => next({ onReceiveMetadata, onCancel: () => hold?.release() }),
-    });
+    return new ServerInterceptingCall(call, { start: (next) => next({ onReceiveMetadata }) });
   }
 
   /**

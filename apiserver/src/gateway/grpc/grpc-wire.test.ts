@@ -417,6 +417,24 @@ for (const split of [false, true]) {
       other.close();
     });
 
+    it('keeps no health and reflection streams that it has ended, also if their clients read nothing', async () => {
+      const slow = [1, 2].map(() => connect(`http://${server.grpc}`, { settings: { initialWindowSize: 0 } }));
+      const asked = frame(ServerReflectionRequestSchema, { messageRequest: { case: 'listServices', value: '' } });
+      const streams = slow.flatMap((each) =>
+        Array.from({ length: 20 }, () => {
+          const stream = each.request({
+            ...{ ':method': 'POST', ':path': '/grpc.reflection.v1.ServerReflection/ServerReflectionInfo' },
+            ...{ 'content-type': 'application/grpc', te: 'trailers' },
+          });
+          stream.on('error', () => undefined).resume();
+          stream.write(asked);
+          return stream;
+        }),
+      );
+      await eventually(() => streams.filter(({ closed }) => closed).length === 8);
+      for (const each of slow) each.destroy();
+    });
+
     it('reads no further reflection requests of a client that does not read the responses', async () => {
       const slow = connect(`http://${server.grpc}`, { settings: { initialWindowSize: 0 } });
       const stream = slow.request({
