@@ -10,13 +10,12 @@ import {
   type ValidateTokenResponseSchema,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { ServiceModule } from '../config/module.ts';
-import { isAllowed } from '../platform/addresses/address-ranges.ts';
+import { checkAddress } from '../platform/addresses/address-ranges.ts';
 import { systemFacts } from '../platform/audit/audit-event.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import {
-  addressRefused,
   invalidArgument,
   type KelletError,
   tenantDeleted,
@@ -252,9 +251,7 @@ export function createAuth(
     authenticate: async (credential, address) => {
       const result = await credentialCheck.authenticate(credential, { namespace: '', permission: '' }, address);
       if (!result.valid) throw refusalError(result);
-      if (!isAllowed(address, result.caller.ipAllowlist)) {
-        throw addressRefused();
-      }
+      checkAddress(address, result.caller.ipAllowlist);
       return result.caller;
     },
   };

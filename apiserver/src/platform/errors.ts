@@ -77,9 +77,6 @@ export const tenantDeleted = (): KelletError => new KelletError('PERMISSION_DENI
 export const permissionDenied = (message = 'permission denied'): KelletError =>
   new KelletError('PERMISSION_DENIED', message);
 
-/** The allowlist of the tenant or key does not have the caller's address. */
-export const addressRefused = (): KelletError => permissionDenied('this address is not on the allowlist');
-
 /** The credential is missing or invalid. */
 export const unauthenticated = (message = 'a valid credential is required'): KelletError =>
   new KelletError('UNAUTHENTICATED', message);

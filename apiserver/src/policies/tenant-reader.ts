@@ -1,9 +1,9 @@
 // Reads the table tenants for every service but its owner, tenants/.
 import { fromJson, type JsonValue } from '@bufbuild/protobuf';
 import { TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { isAllowed } from '../platform/addresses/address-ranges.ts';
+import { checkAddress } from '../platform/addresses/address-ranges.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { addressRefused, tenantDeleted, tenantSuspended } from '../platform/errors.ts';
+import { tenantDeleted, tenantSuspended } from '../platform/errors.ts';
 import type { BatchSettings } from './batch-seconds.ts';
 import type { TenantDefaultFacts } from './inheritance.ts';
 import { anchoringModeName } from './policies.ts';
@@ -106,7 +106,7 @@ export async function refuseClosedTenant(tx: Transaction, tenantId: string, addr
   const tenant = rows[0];
   if (tenant?.deleted) throw tenantDeleted();
   if (tenant?.suspended) throw tenantSuspended();
-  if (tenant && address !== undefined && !isAllowed(address, tenant.ip_allowlist)) throw addressRefused();
+  if (tenant && address !== undefined) checkAddress(address, tenant.ip_allowlist);
 }
 
 /** Returns a tenant's quota; 0 means no limit. */

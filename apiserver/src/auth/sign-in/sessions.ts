@@ -1,16 +1,10 @@
 // Sessions: opened by a sign-in, extended by refresh tokens that work once, ended by logout, reuse or revocation.
 import { createHmac, randomBytes } from 'node:crypto';
-import { isAllowed } from '../../platform/addresses/address-ranges.ts';
+import { checkAddress } from '../../platform/addresses/address-ranges.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
-import {
-  addressRefused,
-  resourceExhausted,
-  tenantDeleted,
-  tenantSuspended,
-  unauthenticated,
-} from '../../platform/errors.ts';
+import { resourceExhausted, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { deleteBefore } from '../../platform/statements/delete-before.ts';
@@ -82,7 +76,7 @@ const signIns = { burst: 300, perSecond: 10_000 / 86_400 };
 type RefreshOutcome =
   | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
   | { readonly kind: 'refused' }
-  | { readonly kind: 'suspended' | 'deleted' | 'elsewhere' }
+  | { readonly kind: 'suspended' | 'deleted' }
   | { readonly kind: 'reused'; readonly session: SessionState };
 
 /** Opens, refreshes and ends sessions. */
@@ -169,7 +163,7 @@ export class Sessions {
     // The caller has already proven their identity, so this reveals nothing.
     if (session.tenant_deleted) throw tenantDeleted();
     if (session.tenant_suspended) throw tenantSuspended();
-    if (!mayComeFrom(session, origin)) throw addressRefused();
+    checkAddress(origin.address, session.tenant_ip_allowlist ?? []);
     const wait = this.signInAllowance.take(userId);
     if (wait > 0) throw resourceExhausted('the user has signed in too often', wait);
     if (beyond.length > 0) await revokeSessions(tx, beyond);
@@ -191,7 +185,6 @@ export class Sessions {
     }
     if (outcome.kind === 'deleted') throw tenantDeleted();
     if (outcome.kind === 'suspended') throw tenantSuspended();
-    if (outcome.kind === 'elsewhere') throw addressRefused();
     if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
     return this.issue(outcome);
   }
@@ -234,7 +227,8 @@ export class Sessions {
     const isValid = decision === 'rotate' || decision === 'repeat';
     if (isValid && session.tenant_deleted) return { kind: 'deleted' };
     if (isValid && session.tenant_suspended) return { kind: 'suspended' };
-    if (isValid && !mayComeFrom(session, origin)) return { kind: 'elsewhere' };
+    // Nothing has been written so far, so nothing is rolled back.
+    if (isValid) checkAddress(origin.address, session.tenant_ip_allowlist ?? []);
     const successor = this.successorOf(refreshToken);
     switch (decision) {
       case 'refuse':
@@ -284,10 +278,6 @@ export class Sessions {
     return { accessToken: token, expiresInSeconds, refreshToken, mustEnroll };
   }
 }
-
-/** Reports whether the tenant of a session allows the address that it is opened or used from. */
-const mayComeFrom = ({ tenant_ip_allowlist: ranges }: SessionState, { address }: SessionOrigin): boolean =>
-  isAllowed(address, ranges ?? []);
 
 /** Records that the user of a session has just proved a second factor, and evicts it from caches. */
 export async function raiseSession(tx: Transaction, sessionId: string, now: number): Promise<void> {

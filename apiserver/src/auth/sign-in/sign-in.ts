@@ -47,8 +47,8 @@ export class SignIn {
   /**
    * Opens a session for the one account with that e-mail and password, or returns an MFA token if the account has a
    * second factor. Throws UNAUTHENTICATED, the same for a wrong password, an unknown or disabled account and
-   * a password that fits several accounts; PERMISSION_DENIED for a suspended or deleted tenant, or an address that the tenant does not allow; RESOURCE_EXHAUSTED with
-   * the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be checked.
+   * a password that fits several accounts; PERMISSION_DENIED for a suspended or deleted tenant, or an address that the tenant does
+   * not allow; RESOURCE_EXHAUSTED with the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be checked.
    */
   async login(credentials: Credentials, origin: SessionOrigin): Promise<FirstStep> {
     const email = textField('email', credentials.email.trim(), { minimum: 1, maximum: 254 });

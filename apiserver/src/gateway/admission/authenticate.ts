@@ -17,7 +17,7 @@ import { type Credential, proofHash } from '../../auth/credentials/device-proof.
 import { readKubernetesToken } from '../../auth/credentials/kubernetes-token.ts';
 import { tenantPayload } from '../../auth/credentials/revocations.ts';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
-import { isAllowed } from '../../platform/addresses/address-ranges.ts';
+import { addressRefusal } from '../../platform/addresses/address-ranges.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { revocationChannel, tenantChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
@@ -223,9 +223,7 @@ export class Authenticator {
       const now = (await this.identify(credential, address, use ?? noUse, false)).caller;
       if (!this.watched.has(watched)) return;
       watched.dueSince = undefined;
-      const refusal =
-        watched.call.refusalOf?.(now) ??
-        (isAllowed(address, now.ipAllowlist) ? undefined : 'this address is not on the allowlist');
+      const refusal = watched.call.refusalOf?.(now) ?? addressRefusal(address, now.ipAllowlist);
       // The expiry may have changed (a rotated key in its grace period).
       if (refusal === undefined) return this.lookAgain(watched, now);
       reason = permissionDenied(refusal);

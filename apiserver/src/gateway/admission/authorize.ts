@@ -4,7 +4,7 @@ import {
   Access_Caller,
   Access_CustomerAccess as CustomerAccess,
 } from '@kellet/proto/es/kellet/v1/options_pb';
-import { isAllowed } from '../../platform/addresses/address-ranges.ts';
+import { addressRefusal } from '../../platform/addresses/address-ranges.ts';
 import type { Caller, CallerKind } from '../../platform/rpc.ts';
 import { holdsEveryScope } from '../../platform/scopes.ts';
 import { deviceGroupsOf, isLimited, type Visibility } from '../../platform/visibility.ts';
@@ -72,8 +72,7 @@ function authorizeKubernetes(access: Access, caller: Caller, address: string): R
   return refuseAddress(caller, address);
 }
 
-const refuseAddress = (caller: Caller, address: string): Refusal =>
-  isAllowed(address, caller.ipAllowlist) ? undefined : 'this address is not on the allowlist';
+const refuseAddress = (caller: Caller, address: string): Refusal => addressRefusal(address, caller.ipAllowlist);
 
 /**
  * Returns the device named in a device key's request if it is not the caller's own: then the call is allowed only if

@@ -1,6 +1,6 @@
 // Address ranges from which a credential may be used.
 import { BlockList, isIP } from 'node:net';
-import { invalidArgument } from '../errors.ts';
+import { invalidArgument, permissionDenied } from '../errors.ts';
 
 interface Range {
   readonly address: string;
@@ -27,6 +27,16 @@ export function isAllowed(address: string, ranges: readonly string[]): boolean {
   let list = lists.get(ranges);
   if (!list) lists.set(ranges, (list = addressList(ranges)));
   return isListed(list, address);
+}
+
+/** Returns why a caller may not come from an address, or undefined if the list allows it, as {@link isAllowed}. */
+export const addressRefusal = (address: string, ranges: readonly string[]): string | undefined =>
+  isAllowed(address, ranges) ? undefined : 'this address is not on the allowlist';
+
+/** Throws PERMISSION_DENIED unless the list allows the address, as {@link isAllowed}. */
+export function checkAddress(address: string, ranges: readonly string[]): void {
+  const refusal = addressRefusal(address, ranges);
+  if (refusal !== undefined) throw permissionDenied(refusal);
 }
 
 /** By the array that a remembered caller keeps, which is not changed. */
